@@ -1,0 +1,38 @@
+# Everything runs in a local .venv that each target makes by itself. VENV=path and PYTHON=python3.12 choose others.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint format bench clean
+
+demo: $(STAMP)  ## two plans side by side on the bundled model
+	$(BIN)/winnow compare --plan "streaming(sink=4, recent=1024)" --length 4096 --examples 5
+
+test: $(STAMP)  ## every check that gates a change
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## decode and prefill against stock transformers
+	$(BIN)/python -m winnow.bench decode
+	$(BIN)/python -m winnow.bench prefill
+
+# torch comes first and alone: with it in place nothing else asks the registry for its CUDA build.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,156 @@
+"""The units of one sequence in one layer: head-major slabs, positions, and in-place compaction.
+
+Live slots are two runs, `[0, head)` and `[start, stop)`, both in ascending order of position. The second run may slide
+to the right inside the slab: evicting the oldest of its units is a change of `start`, and the run moves back to the
+left only when the slab is full, so a policy that keeps a recent window pays one move of the window per
+`capacity - window` tokens. Slots outside the two runs hold nothing that is ever read.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+GROWTH = 1.25  # the factor by which a full slab grows
+
+
+class Slab:
+    """Room for `capacity` units per KV head: keys and values `[kv_heads, capacity, head_dim]`."""
+
+    def __init__(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.keys = torch.empty(kv_heads, capacity, head_dim, dtype=dtype, device=device)
+        self.values = torch.empty(kv_heads, capacity, head_dim, dtype=dtype, device=device)
+
+    @property
+    def capacity(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes reserved for keys and values."""
+        return self.keys.nbytes + self.values.nbytes
+
+
+class LayerCache:
+    """Units of one sequence in one layer; knows no policy.
+
+    make: capacity -> Slab, from the plan's store policy. limit: the most units there will ever be, where that is known;
+    the slab never grows past it. positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens.
+    """
+
+    def __init__(self, make: Callable[[int], Slab], capacity: int, limit: int | None = None) -> None:
+        self._make = make
+        self._limit = limit
+        self.slab = make(capacity)
+        self.positions = torch.empty(capacity, dtype=torch.int64, device=self.slab.keys.device)
+        self.head = 0
+        self.start = 0
+        self.stop = 0
+        self.peak = 0  # the most units ever live at once
+
+    @property
+    def length(self) -> int:
+        """Live units per KV head."""
+        return self.head + self.stop - self.start
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of one token's units over all KV heads."""
+        return self.slab.nbytes // self.slab.capacity
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the live units."""
+        return self.length * self.unit_bytes
+
+    @property
+    def peak_nbytes(self) -> int:
+        """Bytes of the most units ever live at once; the slab that holds them is not returned between two steps."""
+        return self.peak * self.unit_bytes
+
+    def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> None:
+        """Add units at the end. keys, values: [kv_heads, rows, head_dim]; positions: [rows]."""
+        rows = keys.shape[1]
+        if self.stop + rows > self.slab.capacity:
+            self._make_room(rows)
+        end = self.stop + rows
+        self.slab.keys[:, self.stop : end] = keys
+        self.slab.values[:, self.stop : end] = values
+        self.positions[..., self.stop : end] = positions
+        self.stop = end
+        self.peak = max(self.peak, self.length)
+
+    def drop(self, count: int, after: int = 0) -> None:
+        """Evict the `count` oldest units but the first `after`, which stay at the front for good."""
+        if not 0 <= count <= self.length - after:
+            raise ValueError(f"cannot drop {count} of {self.length} units after the first {after}")
+        if self.start == self.head:
+            self.head = self.start = after
+        if self.head != after:
+            raise ValueError(f"the first {self.head} units stay, not {after}")
+        self.start += count
+
+    def retain(self, index: Tensor) -> None:
+        """Keep only the live units at `index`, ascending: [units], or [kv_heads, units] if heads differ.
+
+        In place, one head at a time, so that nothing the size of the cache is allocated; a slab that is left more than
+        half empty is replaced by one that fits.
+        """
+        kept = index.shape[-1]
+        kv_heads = self.slab.keys.shape[0]
+        slots = torch.where(index < self.head, index, index - self.head + self.start)
+        per_head = slots.expand(kv_heads, kept)
+        target = self.slab if 2 * kept >= self.slab.capacity else self._make(kept)
+        for head in range(kv_heads):
+            for old, new in ((self.slab.keys, target.keys), (self.slab.values, target.values)):
+                new[head, :kept] = old[head, per_head[head]]
+        positions = self.positions.expand(*index.shape[:-1], self.positions.shape[-1])
+        positions = positions.gather(-1, slots.expand(*positions.shape[:-1], kept))
+        self.positions = positions.new_empty(*positions.shape[:-1], target.capacity)
+        self.positions[..., :kept] = positions
+        self.slab, self.head, self.start, self.stop = target, 0, 0, kept
+
+    def live(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys, values `[kv_heads, length, head_dim]` and positions `[..., length]` of the live units; a copy."""
+        slots = [torch.arange(0, self.head), torch.arange(self.start, self.stop)]
+        index = torch.cat(slots).to(self.positions.device)
+        return self.slab.keys[:, index], self.slab.values[:, index], self.positions[..., index]
+
+    def fork(self) -> "LayerCache":
+        """An independent copy; only live slots are copied."""
+        twin = LayerCache(self._make, max(self.length, 1), self._limit)
+        keys, values, positions = self.live()
+        if positions.dim() > 1:
+            twin.positions = positions.new_empty(*positions.shape[:-1], twin.slab.capacity)
+        twin.append(keys, values, positions)
+        twin.head = self.head
+        twin.start = self.head
+        twin.peak = self.peak
+        return twin
+
+    def _make_room(self, rows: int) -> None:
+        """Slide the second run to the left where that buys enough room, or move everything to a larger slab."""
+        needed = self.length + rows
+        capacity = self.slab.capacity
+        worthwhile = self.start - self.head >= (self.stop - self.start) // 8
+        if needed <= capacity and (worthwhile or capacity == self._limit):
+            self._move(self.slab)
+            return
+        grown = max(needed, int(capacity * GROWTH))
+        self._move(self._make(grown if self._limit is None else max(needed, min(grown, self._limit))))
+
+    def _move(self, target: Slab) -> None:
+        """Bring the live slots to the front of `target`, which may be the slab they are in; one head at a time."""
+        end = self.head + self.stop - self.start
+        for old, new in ((self.slab.keys, target.keys), (self.slab.values, target.values)):
+            for head in range(old.shape[0]):
+                if new is not old:
+                    new[head, : self.head] = old[head, : self.head]
+                new[head, self.head : end] = old[head, self.start : self.stop].clone()
+        positions = self.positions
+        if target is not self.slab:
+            positions = self.positions.new_empty(*self.positions.shape[:-1], target.capacity)
+            positions[..., : self.head] = self.positions[..., : self.head]
+        positions[..., self.head : end] = self.positions[..., self.start : self.stop].clone()
+        self.positions = positions
+        self.slab, self.start, self.stop = target, self.head, end

@@ -1,0 +1,150 @@
+"""A plan: one policy for each of compute, keep, read and store.
+
+Plan.parse("streaming(sink=4, recent=1024)")      text, Python-call syntax, joined by +
+Plan(keep=Streaming(sink=4, recent=1024))         the same
+Plan.parse("full")                                the identity: full attention
+"""
+
+import ast
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from winnow.errors import PlanError
+from winnow.policies.base import VERBS, ComputePolicy, KeepPolicy, ModelShape, Policy, ReadPolicy, StorePolicy
+from winnow.policies.compute.full import Full
+from winnow.policies.keep.everything import Everything
+from winnow.policies.read.dense import Dense
+from winnow.policies.registry import POLICIES
+from winnow.policies.store.plain import Plain
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One policy per verb; verbs that are not named do what full attention does.
+
+    Raises PlanError where a policy answers another verb than the one it is given for.
+    """
+
+    compute: ComputePolicy = dataclasses.field(default_factory=Full)
+    keep: KeepPolicy = dataclasses.field(default_factory=Everything)
+    read: ReadPolicy = dataclasses.field(default_factory=Dense)
+    store: StorePolicy = dataclasses.field(default_factory=Plain)
+    # Parameters that the plan's text spelled out, per verb, so that str() gives the text back.
+    written: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for verb, policy in self.policies.items():
+            if not isinstance(policy, Policy) or policy.verb != verb:
+                raise PlanError(f"{verb}={policy!r} is not a {verb} policy; known: {', '.join(known(verb))}")
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """The four policies by verb."""
+        return {verb: getattr(self, verb) for verb in VERBS}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this plan is full attention."""
+        return all(policy.identity for policy in self.policies.values())
+
+    @classmethod
+    def parse(cls, text: "str | Plan") -> "Plan":
+        """The plan that `text` describes; a Plan is returned as it is.
+
+        Raises PlanError for unknown policies or parameters, values that are not literals, and two policies for a verb.
+        """
+        if isinstance(text, Plan):
+            return text
+        if not isinstance(text, str):
+            raise PlanError(f"a plan is a string or a Plan, not {text!r}")
+        chosen: dict[str, Policy] = {}
+        written: dict[str, tuple[str, ...]] = {}
+        for name, values in _calls(text):
+            policy = _make(name, values)
+            if policy.verb in chosen:
+                first = chosen[policy.verb].name
+                raise PlanError(f"{first} and {name} both say what to {policy.verb}; a plan holds one of them")
+            chosen[policy.verb] = policy
+            written[policy.verb] = tuple(values)
+        return cls(**chosen, written=written)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        parts = [_spell(p, self.written.get(verb, ())) for verb, p in self.policies.items() if not p.identity]
+        return " + ".join(parts) or "full"
+
+    def validate(self, shape: ModelShape) -> None:
+        """Raise PlanError where a policy cannot act on a model of `shape`, before any work is done."""
+        for policy in self.policies.values():
+            policy.validate(shape)
+
+
+def known(verb: str | None = None) -> list[str]:
+    """Names of the registered policies, of one verb or all."""
+    return [name for name, policy in POLICIES.items() if verb in (None, policy.verb)]
+
+
+def _calls(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """`a(x=1) + b` -> [("a", {"x": 1}), ("b", {})]."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise PlanError(f"plan {text!r} cannot be read; write it like 'streaming(sink=4, recent=1024)'") from error
+    terms: list[ast.expr] = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        terms.append(node.right)
+        node = node.left
+    terms.append(node)
+    return [_call(term, text) for term in reversed(terms)]
+
+
+def _call(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(node, ast.Name):
+        return node.id, {}
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        raise PlanError(f"plan {text!r}: {ast.unparse(node)!r} is not a policy; join policies with +")
+    name = node.func.id
+    fields = [field.name for field in dataclasses.fields(_policy(name))]
+    if len(node.args) > len(fields):
+        raise PlanError(f"{name} takes {len(fields)} parameters ({', '.join(fields)}), not {len(node.args)}")
+    pairs = list(zip(fields, node.args, strict=False)) + [(keyword.arg, keyword.value) for keyword in node.keywords]
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key is None or key in values:
+            raise PlanError(f"{name}: parameter {key or '**'} is given twice or unpacked; write each once")
+        try:
+            literal = ast.literal_eval(value)
+        except ValueError as error:
+            raise PlanError(f"{name}: {key}={ast.unparse(value)} is not a literal value") from error
+        values[key] = tuple(literal) if isinstance(literal, list) else literal
+    return name, values
+
+
+def _policy(name: str) -> type[Policy]:
+    if name not in POLICIES:
+        close = difflib.get_close_matches(name, POLICIES, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise PlanError(f"unknown policy {name!r}: {hint}known policies: {', '.join(POLICIES)}")
+    return POLICIES[name]
+
+
+def _make(name: str, values: dict[str, Any]) -> Policy:
+    policy = _policy(name)
+    fields = {field.name: field for field in dataclasses.fields(policy)}
+    for key in values:
+        if key not in fields:
+            takes = f"it takes {', '.join(fields)}" if fields else "it takes none"
+            raise PlanError(f"{name} has no parameter {key!r}; {takes}")
+    for key, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and key not in values:
+            raise PlanError(f"{name} needs {key}, for example {name}({key}=...)")
+    return policy(**values)
+
+
+def _spell(policy: Policy, written: tuple[str, ...]) -> str:
+    changed = [f.name for f in dataclasses.fields(policy) if getattr(policy, f.name) != f.default]
+    values = {key: getattr(policy, key) for key in (*written, *(key for key in changed if key not in written))}
+    spelled = [f"{key}={list(v) if isinstance(v, tuple) else v!r}" for key, v in values.items()]
+    return f"{policy.name}({', '.join(spelled)})" if spelled else policy.name

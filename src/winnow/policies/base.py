@@ -1,0 +1,195 @@
+"""What every policy is: a frozen dataclass of parameters that answers one of the four questions of a plan.
+
+    compute   which rows enter a layer                      `ComputePolicy.rows`
+    keep      which units stay, and which a row may see     `KeepPolicy.spans`, `KeepPolicy.evict`
+    read      which of the kept units a decode step reads   `ReadPolicy.spans`
+    store     how a unit is held                            `StorePolicy.slab`
+
+A policy holds no state and touches no model: state is an argument (`LayerCache`), a decision is the return value. The
+runtime asks the four questions at fixed places and never asks which policy it has.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from winnow.errors import PlanError
+
+if TYPE_CHECKING:
+    from winnow.cache.layer import LayerCache, Slab
+
+VERBS = ("compute", "keep", "read", "store")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelShape:
+    """The facts about a model that a plan is validated against and that closed formulas use; counts, and bytes."""
+
+    layers: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    vocab: int
+    windows: tuple[int | None, ...]  # per layer: the sliding window in tokens, None for full attention
+    max_positions: int
+    element_bytes: int
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of one cache unit: the key and the value of one token in one layer and one KV head."""
+        return 2 * self.head_dim * self.element_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """A run of live slots that the rows of a segment attend to; the spans of a layer are merged by log-sum-exp.
+
+    start, stop: slots. past: how many of its leading units every row may see by causality, the others being the rows
+    themselves in order; None: compare positions. window: units at this distance or farther are not seen.
+    query_rope: [rows] rope positions for the queries in this span; None: the rows' own positions.
+    """
+
+    start: int
+    stop: int
+    past: int | None
+    window: int | None = None
+    query_rope: Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """Base of all policies: parameters with types and defaults, checked when the policy is made."""
+
+    verb: ClassVar[str]
+    name: ClassVar[str]
+    identity: ClassVar[bool] = False  # changes nothing: what full attention does
+    source: ClassVar[str] = ""  # paper and section
+    # Parameters under which the policy changes nothing, and parameters that act on a few dozen tokens: the invariant
+    # tests run every registered policy with both.
+    off: ClassVar[Mapping[str, Any]] = {}
+    trial: ClassVar[Mapping[str, Any]] = {}
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not _is_a(value, hints[field.name]):
+                raise PlanError(f"{self.name}: {field.name}={value!r} must be {_spell(hints[field.name])}")
+        self.check()
+
+    def check(self) -> None:
+        """Raise PlanError where a parameter is out of range; the types are right already."""
+
+    def validate(self, shape: ModelShape) -> None:
+        """Raise PlanError where this policy cannot act on a model of `shape`."""
+
+    def require(self, condition: bool, message: str) -> None:
+        """Raise PlanError with `message`, which says what to change, unless `condition` holds."""
+        if not condition:
+            raise PlanError(f"{self.name}: {message}")
+
+
+class ComputePolicy(Policy):
+    """Which prompt tokens are computed in which layer."""
+
+    verb = "compute"
+
+    def rows(self, layer: int, positions: Tensor) -> Tensor | None:
+        """Index of the rows of a segment that enter `layer`, ascending; None: all of them.
+
+        positions: [rows] of the rows that left the layer below. The last row of a segment always goes on.
+        """
+        return None
+
+
+class KeepPolicy(Policy):
+    """Which units stay in a layer's cache, and which of them a row may see."""
+
+    verb = "keep"
+    @property
+    def max_distance(self) -> int | None:
+        """How many rope positions are ever in use, where a policy bounds them: then a prompt may be of any length."""
+        return None
+
+    def bound(self, chunk: int) -> int | None:
+        """The most units per KV head that a full-attention layer ever holds, `chunk` rows at a time; None: no bound."""
+        return None
+
+    def spans(self, cache: "LayerCache", rows: int, first: int, positions: Tensor, window: int | None) -> list[Span]:
+        """What `rows` new rows see, their units being the last ones appended to `cache`.
+
+        first: the position of the first of them, as a Python int; positions: [rows]; window: the layer's own.
+        """
+        return cache_spans(cache, rows, window)
+
+    def evict(self, cache: "LayerCache", window: int | None) -> None:
+        """Drop what no later row may see, after the attention of a step."""
+        evict_outside(cache, window)
+
+
+class ReadPolicy(Policy):
+    """Which of the kept units a decode step reads."""
+
+    verb = "read"
+
+    def spans(self, cache: "LayerCache", spans: list[Span]) -> list[Span]:
+        """The part of `spans` that this decode step reads."""
+        return spans
+
+
+class StorePolicy(Policy):
+    """How units are held in memory."""
+
+    verb = "store"
+
+    def slab(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> "Slab":
+        """Memory for `capacity` units per KV head."""
+        raise TypeError(f"{type(self).__name__} has to say how it stores units")
+
+
+def cache_spans(cache: "LayerCache", rows: int, window: int | None) -> list[Span]:
+    """Everything live, causal and inside the layer's window. One row reads no more than its window holds."""
+    start, stop = cache.start, cache.stop
+    if cache.head:
+        return [Span(0, cache.head, past=cache.head), Span(start, stop, stop - start - rows, window)]
+    if window is not None and rows == 1:
+        return [Span(max(start, stop - window), stop, past=min(stop - start, window) - 1)]
+    return [Span(start, stop, stop - start - rows, window)]
+
+
+def evict_outside(cache: "LayerCache", window: int | None) -> None:
+    """Drop the units that have left a sliding window: the next row sees itself and `window - 1` before it."""
+    if window is not None and cache.length > window - 1:
+        cache.drop(cache.length - (window - 1))
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return value in typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_is_a(value, option) for option in typing.get_args(hint))
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is_a(item, typing.get_args(hint)[0]) for item in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _spell(hint: Any) -> str:
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(repr(option) for option in typing.get_args(hint))
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_spell(option) for option in typing.get_args(hint))
+    if origin is tuple:
+        return f"a list of {typing.get_args(hint)[0].__name__}"
+    return {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}.get(hint, str(hint))

@@ -1,0 +1,13 @@
+"""Every row enters every layer."""
+
+from dataclasses import dataclass
+
+from winnow.policies.base import ComputePolicy
+
+
+@dataclass(frozen=True)
+class Full(ComputePolicy):
+    """Compute every token in every layer (ordinary prefill)."""
+
+    name = "full"
+    identity = True

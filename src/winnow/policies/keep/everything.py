@@ -1,0 +1,13 @@
+"""Every unit stays for as long as a later row can see it."""
+
+from dataclasses import dataclass
+
+from winnow.policies.base import KeepPolicy
+
+
+@dataclass(frozen=True)
+class Everything(KeepPolicy):
+    """Keep every unit; in sliding-window layers, every unit still inside the window."""
+
+    name = "everything"
+    identity = True

@@ -1,0 +1,74 @@
+"""StreamingLLM: attention sinks and a recent window."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from winnow.cache.layer import LayerCache
+from winnow.policies.base import KeepPolicy, Span, cache_spans, evict_outside
+
+
+@dataclass(frozen=True)
+class Streaming(KeepPolicy):
+    """Keep the first `sink` tokens and the last `recent`; forget the rest.
+
+    sink: first tokens of the text that always stay, in tokens.
+    recent: last tokens that stay, the current one included, in tokens.
+
+    A row at position `i` sees the sinks and the positions `(i - recent, i]`, whatever the size of the prefill chunk it
+    came in; the cache holds at most `sink + recent + chunk` units per KV head. Rope positions are compact as in the
+    paper: recent units stand at their true distances, and the sinks right before the window, that is, a query sees
+    them from rope position `min(i, sink + recent - 1)`. Layers whose own sliding window is smaller than
+    `sink + recent` keep that window instead.
+
+    The authors' code evicts before a forward of several tokens, so the earlier rows of a chunk see less there than
+    they would one by one; here they see the same.
+
+    Source: Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv:2309.17453, section 3.2.
+    """
+
+    sink: int = 4
+    recent: int = 1024
+
+    name = "streaming"
+    source = "arXiv:2309.17453, section 3.2"
+    off: ClassVar = {"recent": 1_000_000_000}
+    trial: ClassVar = {"sink": 3, "recent": 9}
+
+    def check(self) -> None:
+        self.require(self.sink >= 0, f"sink={self.sink} must be at least 0")
+        self.require(self.recent >= 1, f"recent={self.recent} must be at least 1: a row sees at least itself")
+
+    @property
+    def max_distance(self) -> int:
+        return self.sink + self.recent
+
+    def bound(self, chunk: int) -> int:
+        return self.sink + self.recent + chunk
+
+    def spans(self, cache: LayerCache, rows: int, first: int, positions: Tensor, window: int | None) -> list[Span]:
+        if first + rows <= self.sink + self.recent or self._window_governs(window):
+            return cache_spans(cache, rows, window)
+        if first < self.sink:
+            # The sinks are among these rows: nothing is known without comparing positions.
+            sinks = Span(0, self.sink, past=None, query_rope=self._compact(positions))
+            return [sinks, Span(self.sink, cache.stop, past=None, window=self.recent)]
+        tail = cache.stop - self.recent if rows == 1 else max(cache.start, self.sink)
+        recent = Span(tail, cache.stop, past=cache.stop - tail - rows, window=None if rows == 1 else self.recent)
+        if self.sink == 0:
+            return [recent]
+        return [Span(0, self.sink, past=self.sink, query_rope=self._compact(positions)), recent]
+
+    def evict(self, cache: LayerCache, window: int | None) -> None:
+        if self._window_governs(window):
+            evict_outside(cache, window)
+        elif cache.length > self.sink + self.recent:
+            cache.drop(cache.length - self.sink - self.recent, after=self.sink)
+
+    def _window_governs(self, window: int | None) -> bool:
+        return window is not None and window < self.sink + self.recent
+
+    def _compact(self, positions: Tensor) -> Tensor:
+        """[rows] positions -> [rows] rope positions from which the sinks are seen."""
+        return positions.clamp(max=self.sink + self.recent - 1)

@@ -1,0 +1,13 @@
+"""Every step reads every unit that is kept."""
+
+from dataclasses import dataclass
+
+from winnow.policies.base import ReadPolicy
+
+
+@dataclass(frozen=True)
+class Dense(ReadPolicy):
+    """Read all kept units at every decode step."""
+
+    name = "dense"
+    identity = True

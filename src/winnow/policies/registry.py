@@ -1,0 +1,19 @@
+"""The registry: one line per policy. Everything that lists policies (plans, command line, docs, tests) reads it."""
+
+from winnow.policies.base import Policy
+from winnow.policies.compute.full import Full
+from winnow.policies.keep.everything import Everything
+from winnow.policies.keep.streaming import Streaming
+from winnow.policies.read.dense import Dense
+from winnow.policies.store.plain import Plain
+
+_POLICIES: tuple[type[Policy], ...] = (
+    Full,
+    Everything,
+    Streaming,
+    Dense,
+    Plain,
+)
+
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _POLICIES}
+IDENTITY: dict[str, type[Policy]] = {policy.verb: policy for policy in _POLICIES if policy.identity}

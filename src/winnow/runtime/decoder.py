@@ -1,0 +1,103 @@
+"""A Hugging Face decoder, taken apart at its layers. Nothing of the model is re-implemented, and nothing of it changes.
+
+While a step runs (`driving`), the model's attention implementation is Winnow's registered function and its plain linear
+layers use the kernel for few rows; before and after, the model is stock.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+from winnow.kernels.linear import fast_linears
+from winnow.policies.base import ModelShape
+from winnow.runtime.families import family_of
+from winnow.runtime.rotary import Rotary
+
+ATTENTION = "winnow"
+NOT_ROTATED = "not rotated"  # in place of the key of a layer's rope tables
+
+
+class Decoder:
+    """The parts of a causal language model that a step walks through.
+
+    Raises UnsupportedModelError where the model has anything unknown.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.family = family_of(model)
+        self.model = model.eval()
+        self.config: Any = model.config
+        self.rotary = Rotary(model)
+        self.layers = list(model.model.layers)[: self.config.num_hidden_layers]
+        self.shape = self._shape()
+        self._identity = self.rotary.identity(1)
+        self._linears = fast_linears(model)
+        self.rope_kinds = tuple(self._rope_kind(layer) for layer in range(len(self.layers)))
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[rows] token ids -> [1, rows, hidden]."""
+        return self.family.embedding(self.config, self.model.model.embed_tokens(ids[None]))
+
+    def layer(self, index: int, hidden: Tensor, call: object) -> Tensor:
+        """One decoder layer over flat rows `[1, rows, hidden]`; `call` reaches the attention function as `winnow=`."""
+        out = self.layers[index](
+            hidden, attention_mask=None, position_embeddings=self._identity, past_key_values=None, winnow=call
+        )
+        return out[0] if isinstance(out, tuple) else out
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] after the last layer -> [rows, vocab] float32."""
+        logits = self.model.lm_head(self.model.model.norm(hidden[None]))[0]
+        return self.family.logits(self.config, logits).float()
+
+    @contextmanager
+    def driving(self) -> Iterator[None]:
+        """Within: the model's layers call Winnow's attention; after, also after an error, the model is stock again."""
+        stock = self.config._attn_implementation
+        self.config._attn_implementation = ATTENTION
+        try:
+            with self._linears:
+                yield
+        finally:
+            self.config._attn_implementation = stock
+
+    def _rope_kind(self, layer: int) -> str | None:
+        """The key of this layer's rope tables, or NOT_ROTATED."""
+        if not self.family.rotated(self.config, layer):
+            return NOT_ROTATED
+        return None if self.rotary.kinds == (None,) else self.config.layer_types[layer]
+
+    def _shape(self) -> ModelShape:
+        config = self.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return ModelShape(
+            layers=len(self.layers),
+            q_heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=head_dim,
+            hidden=config.hidden_size,
+            vocab=config.vocab_size,
+            windows=tuple(self.family.window(config, layer) for layer in range(len(self.layers))),
+            max_positions=self.rotary.max_positions,
+            element_bytes=self.model.dtype.itemsize,
+        )
+
+
+def _attention(module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **keywords: Any) -> Any:
+    """What `AttentionInterface` calls: hands everything to the step that is running."""
+    return keywords.pop("winnow").attend(module, q, k, v, **keywords), None
+
+
+AttentionInterface.register(ATTENTION, _attention)

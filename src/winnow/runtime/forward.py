@@ -1,0 +1,72 @@
+"""Prefill in chunks and decode steps: the two ways rows reach a step."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from winnow.runtime.decoder import Decoder
+from winnow.runtime.sequence import Sequence as State
+from winnow.runtime.step import Segment, Step
+
+
+@torch.inference_mode()
+def advance(decoder: Decoder, batch: Sequence[tuple[State, list[int]]], *, decode: bool | Sequence[bool]) -> Tensor:
+    """Feed each sequence its next tokens in one step; one row for a decode step, more for a chunk of a prompt.
+
+    batch: (state, token ids) pairs, each state once. decode: whether the rows are decode-phase, for all or for each.
+    Returns the hidden states [rows, hidden] after the last layer; states are one step further.
+    """
+    phases = [decode] * len(batch) if isinstance(decode, bool) else decode
+    ids = torch.tensor([token for _, tokens in batch for token in tokens], device=decoder.device)
+    everywhere = torch.tensor(
+        [position for state, tokens in batch for position in range(state.position, state.position + len(tokens))],
+        device=decoder.device,
+    )
+    segments, start = [], 0
+    for (state, tokens), phase in zip(batch, phases, strict=True):
+        stop = start + len(tokens)
+        segments.append(Segment(state, start, stop, state.position, everywhere[start:stop], phase))
+        start = stop
+        _count_full(decoder, state, len(tokens), phase)
+        state.position += len(tokens)
+    with decoder.driving():
+        hidden = Step(decoder, segments).run(ids)
+    for (state, _), phase in zip(batch, phases, strict=True):
+        if phase:
+            state.stats.fast_steps += state.read_less
+            state.stats.slow_steps += not state.read_less
+        state.read_less = False
+    return hidden
+
+
+@torch.inference_mode()
+def logits_of(decoder: Decoder, hidden: Tensor) -> Tensor:
+    """[rows, hidden] -> [rows, vocab] float32."""
+    with decoder.driving():
+        return decoder.logits(hidden)
+
+
+def prefill(
+    decoder: Decoder, state: State, ids: list[int], chunk: int, progress: Callable[[int], None] = lambda tokens: None
+) -> Tensor:
+    """Process a prompt, `chunk` tokens a step; returns the logits after it, [vocab] float32. progress: tokens done."""
+    for start in range(0, len(ids), chunk):
+        piece = ids[start : start + chunk]
+        hidden = advance(decoder, [(state, piece)], decode=False)
+        progress(len(piece))
+    return logits_of(decoder, hidden[-1:])[0]
+
+
+def decode(decoder: Decoder, batch: Sequence[tuple[State, int]]) -> Tensor:
+    """One decode step of every sequence in `batch` (state, token id); returns logits [len(batch), vocab] float32."""
+    return logits_of(decoder, advance(decoder, [(state, [token]) for state, token in batch], decode=True))
+
+
+def _count_full(decoder: Decoder, state: State, rows: int, phase: bool) -> None:
+    """Count what full attention would have computed and read for these rows."""
+    shape = decoder.shape
+    state.stats.rows_full += rows * shape.layers
+    if phase:
+        seen = state.position + rows
+        state.stats.units_full += shape.kv_heads * sum(seen if w is None else min(seen, w) for w in shape.windows)

@@ -1,0 +1,253 @@
+"""The public face: a model, a plan, prompts in, completions out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from winnow.errors import CapacityError, InputError, PlanError
+from winnow.plan import Plan
+from winnow.runtime.decoder import Decoder
+from winnow.runtime.forward import advance, decode, logits_of, prefill
+from winnow.runtime.generate import Completion, Request, run
+from winnow.runtime.loading import load, parse_device, parse_dtype
+from winnow.runtime.sampling import SamplingParams
+from winnow.runtime.sequence import new_sequence
+
+Prompt = str | Sequence[int]
+Message = dict[str, str]
+
+
+class LLM:
+    """A decoder and its tokenizer under a plan.
+
+    Args:
+        model: "needle" (the bundled model), a model directory, a hub id, or a loaded PreTrainedModel.
+        plan: what `generate` does unless told otherwise; text or a Plan.
+        device: "cpu", "cuda", ...; None: the model's own if it is loaded, else CUDA where there is one.
+        dtype: of the weights and the cache, such as "bfloat16"; None: the checkpoint's own.
+        tokenizer: for a loaded model; otherwise the one in the directory.
+        prefill_chunk: prompt tokens per step; bounds activations, and the cache of plans that bound it.
+        max_batch: sequences decoded together.
+    Raises:
+        ModelError, UnsupportedModelError: the model cannot be loaded, or Winnow cannot drive it.
+        PlanError: the plan is not valid, alone or for this model.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | PreTrainedModel,
+        *,
+        plan: str | Plan = "full",
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        prefill_chunk: int = 512,
+        max_batch: int = 8,
+    ) -> None:
+        if prefill_chunk < 1 or max_batch < 1:
+            raise InputError(f"prefill_chunk={prefill_chunk} and max_batch={max_batch} must be at least 1")
+        wanted, kind = Plan.parse(plan), parse_dtype(dtype)
+        if isinstance(model, PreTrainedModel):
+            self.model, self.tokenizer = model, tokenizer
+            if device is not None or kind is not None:
+                self.model = nn.Module.to(model, device=parse_device(device) if device else None, dtype=kind)
+        else:
+            self.model, found = load(model, device=parse_device(device), dtype=kind)
+            self.tokenizer = tokenizer or found
+        self.decoder = Decoder(self.model)
+        self.prefill_chunk = prefill_chunk
+        self.max_batch = max_batch
+        self.plan = self._plan(wanted)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        plan: str | Plan | None = None,
+        progress: Callable[[int], None] = lambda tokens: None,
+    ) -> list[Completion]:
+        """Continue each prompt (text or token ids); the completions come in the order of the prompts and samples.
+
+        params: greedy and 128 tokens unless said otherwise. plan: instead of the model's. progress: called with the
+        number of prompt tokens just processed.
+        Raises InputError, CapacityError or PlanError before any work is done.
+        """
+        requests = self._requests(_many(prompts), params or SamplingParams(), plan)
+        ended = [
+            running.completion()
+            for running, _ in run(
+                self.decoder,
+                self.tokenizer,
+                requests,
+                chunk=self.prefill_chunk,
+                max_batch=self.max_batch,
+                progress=progress,
+            )
+            if running.finish_reason is not None
+        ]
+        return sorted(ended, key=lambda completion: (completion.prompt_index, completion.sample_index))
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        plan: str | Plan | None = None,
+        progress: Callable[[int], None] = lambda tokens: None,
+        on_finish: Callable[[Completion], None] = lambda completion: None,
+    ) -> Iterator[str]:
+        """Yield the completion of one prompt as it grows, in pieces of valid text; joined they are its text.
+
+        on_finish: called with the Completion at the end. Raises like `generate`, at the call, not at the first piece.
+        """
+        params = params or SamplingParams()
+        if params.n != 1:
+            raise InputError(f"n={params.n}: a stream shows one sample; use generate")
+        if self.tokenizer is None:
+            raise InputError("the model has no tokenizer, so there is no text to stream; use generate with token ids")
+        requests = self._requests([prompt], params, plan)
+        return self._stream(requests, progress, on_finish)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | None = None,
+        *,
+        plan: str | Plan | None = None,
+    ) -> list[Completion]:
+        """Answer one conversation, or several: lists of {"role": ..., "content": ...}, by the model's chat template."""
+        several = bool(messages) and not isinstance(messages[0], dict)
+        conversations: Any = messages if several else [messages]
+        return self.generate([self.render(conversation) for conversation in conversations], params, plan=plan)
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation with the header of the answer to come.
+
+        Raises InputError where there is no chat template or a message is malformed.
+        """
+        if self.tokenizer is None or not self.tokenizer.chat_template:
+            raise InputError("the model has no chat template; use generate with a text prompt")
+        if not messages:
+            raise InputError("the conversation is empty; give at least one message")
+        for index, message in enumerate(messages):
+            if not (isinstance(message, dict) and {"role", "content"} <= message.keys()):
+                raise InputError(f'message {index} must be {{"role": ..., "content": ...}}, not {message!r}')
+        encoded: Any = self.tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        return list(encoded["input_ids"])
+
+    def logits(self, ids: Sequence[int], *, decode_from: int | None = None, plan: str | Plan | None = None) -> Tensor:
+        """Teacher-forced logits in float32.
+
+        Without `decode_from`: a whole forward, `[len(ids), vocab]`, full plan only. With `decode_from=m`: `ids[:m]` are
+        prefilled as the prompt and the others fed one decode step each: `[len(ids) - m + 1, vocab]`, after the prompt
+        and after each fed token.
+        """
+        chosen = self._plan(plan)
+        tokens = self._ids(ids, 0)
+        self._check_length(len(tokens), 0, chosen)
+        state = new_sequence(self.decoder, chosen, len(tokens), len(tokens), self.prefill_chunk)
+        if decode_from is None:
+            if not chosen.is_full:
+                raise PlanError(f"logits of a whole forward are for the full plan; give decode_from to run {chosen}")
+            pieces = [tokens[i : i + self.prefill_chunk] for i in range(0, len(tokens), self.prefill_chunk)]
+            hidden = [advance(self.decoder, [(state, piece)], decode=False) for piece in pieces]
+            return logits_of(self.decoder, torch.cat(hidden))
+        if not 1 <= decode_from <= len(tokens):
+            raise InputError(f"decode_from={decode_from} must be between 1 and the {len(tokens)} tokens given")
+        rows = [prefill(self.decoder, state, tokens[:decode_from], self.prefill_chunk)]
+        rows += [decode(self.decoder, [(state, token)])[0] for token in tokens[decode_from:]]
+        return torch.stack(rows)
+
+    def _stream(
+        self, requests: list[Request], progress: Callable[[int], None], on_finish: Callable[[Completion], None]
+    ) -> Iterator[str]:
+        for running, piece in run(
+            self.decoder, self.tokenizer, requests, chunk=self.prefill_chunk, max_batch=1, progress=progress
+        ):
+            if piece:
+                yield piece
+            if running.finish_reason is not None:
+                on_finish(running.completion())
+
+    def _plan(self, plan: str | Plan | None) -> Plan:
+        chosen = self.plan if plan is None else Plan.parse(plan)
+        chosen.validate(self.decoder.shape)
+        return chosen
+
+    def _requests(self, prompts: list[Prompt], params: SamplingParams, plan: str | Plan | None) -> list[Request]:
+        """Check everything before anything runs."""
+        chosen = self._plan(plan)
+        if params.stop and self.tokenizer is None:
+            raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
+        stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos())
+        requests = []
+        for index, prompt in enumerate(prompts):
+            ids = self._ids(prompt, index)
+            self._check_length(len(ids), params.max_tokens, chosen)
+            requests.append(Request(index, ids, params, chosen, stop))
+        return requests
+
+    def _ids(self, prompt: Prompt, index: int) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise InputError(f"prompt {index} is text, but the model has no tokenizer; give token ids")
+            if not prompt:
+                raise InputError(f"prompt {index} is empty; give at least one token")
+            ids = list(self.tokenizer(prompt)["input_ids"])
+        else:
+            ids = prompt.tolist() if isinstance(prompt, Tensor) else list(prompt)
+        if not ids:
+            raise InputError(f"prompt {index} is empty; give at least one token")
+        vocab = self.decoder.shape.vocab
+        for place, token in enumerate(ids):
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab:
+                raise InputError(f"prompt {index}: token {place} is {token!r}; ids are 0 to {vocab - 1}")
+        return ids
+
+    def _check_length(self, prompt: int, new: int, plan: Plan) -> None:
+        limit = self.decoder.shape.max_positions
+        if plan.keep.max_distance is not None and plan.keep.max_distance <= limit:
+            return
+        if prompt > limit:
+            raise CapacityError(f"the prompt has {prompt} tokens, more than the model's {limit} positions; shorten it")
+        if prompt + new > limit + 1:
+            raise CapacityError(
+                f"{prompt} prompt tokens and max_tokens={new} exceed the model's {limit} positions; "
+                f"use max_tokens of at most {limit + 1 - prompt}"
+            )
+
+    def _eos(self) -> frozenset[int]:
+        """The model's own stop tokens: of its generation config, else its config, and the tokenizer's."""
+        generation = getattr(self.model, "generation_config", None)
+        found = getattr(generation, "eos_token_id", None)
+        if found is None:
+            found = self.model.config.eos_token_id
+        own = found if isinstance(found, (list, tuple)) else [found]
+        return frozenset(token for token in own if token is not None)
+
+
+def _many(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
+    """One prompt or several, as a list of prompts."""
+    if isinstance(prompts, (str, Tensor)):
+        return [prompts]
+    items = list(prompts)
+    if items and all(isinstance(item, int) for item in items):
+        return [items]
+    if not items:
+        raise InputError("there are no prompts; give at least one")
+    return items

@@ -1,0 +1,106 @@
+"""Load a model and its tokenizer, with one clear error for each way that can go wrong."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from winnow.errors import ModelError, UnsupportedModelError
+from winnow.runtime.families import FAMILIES
+
+BUNDLED = ("needle",)
+
+
+def load(
+    source: str | Path, *, device: torch.device, dtype: torch.dtype | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """The model and tokenizer of `source`: a bundled name, a local directory, or a hub id.
+
+    dtype None: the checkpoint's own. The tokenizer is None where the directory has none.
+    Raises ModelError for what is missing or damaged, UnsupportedModelError for an architecture Winnow does not know.
+    """
+    path = str(resources.files("winnow") / "assets" / source) if source in BUNDLED else str(source)
+    _check_directory(path)
+    config = _config(path)
+    if config.model_type not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise UnsupportedModelError(f"{source}: model_type {config.model_type!r} is unknown; known: {known}")
+    return _weights(path, config, device, dtype), _tokenizer(path)
+
+
+def parse_dtype(name: str | torch.dtype | None) -> torch.dtype | None:
+    """`"bfloat16"` -> torch.bfloat16. Raises ModelError for anything that is not a floating dtype."""
+    if name is None or isinstance(name, torch.dtype):
+        return name
+    dtype = getattr(torch, name, None)
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ModelError(f"dtype {name!r} is unknown; use float32, bfloat16 or float16")
+    return dtype
+
+
+def parse_device(name: str | torch.device | None) -> torch.device:
+    """The device of that name; None: CUDA where there is one, else the CPU. Raises ModelError if it is not there."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ModelError(f"device {name!r} is unknown; use cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"device {str(name)!r} was asked for, but torch sees no GPU here; use cpu")
+    return device
+
+
+def _check_directory(path: str) -> None:
+    place = Path(path)
+    looks_local = place.is_absolute() or path.startswith(".") or path.count("/") > 1 or place.exists()
+    if looks_local and not place.is_dir():
+        raise ModelError(f"{path} is not a directory; give a model directory, a hub id, or {', '.join(BUNDLED)}")
+    if place.is_dir() and not (place / "config.json").is_file():
+        raise ModelError(f"{path} holds no model: there is no config.json in it")
+
+
+def _config(path: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(path)
+    except OSError as error:
+        raise ModelError(
+            f"{path} is neither a directory nor a model that can be downloaded: {_first(error)}"
+        ) from error
+    except (ValueError, KeyError) as error:
+        raise UnsupportedModelError(
+            f"{path}: its config.json is not one transformers knows: {_first(error)}"
+        ) from error
+
+
+def _weights(path: str, config: Any, device: torch.device, dtype: torch.dtype | None) -> PreTrainedModel:
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, config=config, dtype=dtype or "auto", output_loading_info=True
+        )
+    except SafetensorError as error:
+        raise ModelError(f"{path}: a safetensors file is damaged or cut short ({error}); download it again") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ModelError(f"{path}: its weights cannot be loaded: {_first(error)}") from error
+    model, report = loaded
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(f"{path}: the checkpoint lacks {len(missing)} tensors the model needs, such as {missing[0]}")
+    return nn.Module.to(model, device)
+
+
+def _tokenizer(path: str) -> PreTrainedTokenizerBase | None:
+    names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+    if Path(path).is_dir() and not any((Path(path) / name).is_file() for name in names):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: its tokenizer cannot be loaded: {_first(error)}") from error
+
+
+def _first(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]

@@ -1,0 +1,55 @@
+"""From tokens to text, piece by piece: never half a character, never a part of a stop string."""
+
+from transformers import PreTrainedTokenizerBase
+
+REPLACEMENT = "�"  # what a decoder shows for bytes that are not yet a whole character
+
+
+class TextStream:
+    """Incremental text of one completion.
+
+    `push` returns the text that has become certain; `finish` the rest. `stopped` is set once a stop string came up.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = stop
+        self._held = max((len(s) for s in stop), default=1) - 1  # characters that may be the start of a stop string
+        self._ids: list[int] = []
+        self._context = 0  # ids from here are decoded: a token's text may depend on the one before it
+        self._done = 0  # ids whose text is in `text`
+        self._sent = 0  # characters of `text` handed out
+        self.text = ""
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        """Add a token; returns the text that no later token can change."""
+        self._ids.append(token)
+        self._take(final=False)
+        return self._release(self._held)
+
+    def finish(self) -> str:
+        """No more tokens: returns all text not handed out yet."""
+        if not self.stopped:
+            self._take(final=True)
+        return self._release(0)
+
+    def _take(self, final: bool) -> None:
+        known = self._decode(self._ids[self._context : self._done])
+        now = self._decode(self._ids[self._context :])
+        if not final and (now.endswith(REPLACEMENT) or len(now) <= len(known)):
+            return
+        before = len(self.text)
+        self.text += now[len(known) :]
+        self._context, self._done = self._done, len(self._ids)
+        ends = [at for s in self._stop if (at := self.text.find(s, max(0, before - self._held))) >= 0]
+        if ends:
+            self.text, self.stopped = self.text[: min(ends)], True
+
+    def _release(self, held: int) -> str:
+        end = len(self.text) if self.stopped else max(self._sent, len(self.text) - held)
+        piece, self._sent = self.text[self._sent : end], end
+        return piece
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -1,0 +1,37 @@
+"""What a run cost: counted (rows, units, bytes) and timed (seconds)."""
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Stats:
+    """The cost of one completion. Counts are exact and equal closed formulas; times are wall clock.
+
+    A row is one token entering one layer in one step; a unit is the key and value of one token in one layer and one KV
+    head. Bytes are of keys and values, without the index of positions.
+    """
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    ttft_s: float = 0.0  # from the start of this sequence's prefill to its first new token
+    total_s: float = 0.0  # from the start of this sequence's prefill to its last new token
+    rows_computed: int = 0  # prefill and decode, summed over layers
+    rows_full: int = 0  # the same under full attention
+    units_read: int = 0  # by decode steps, summed over layers and KV heads
+    units_full: int = 0  # the same under full attention
+    cache_bytes: int = 0  # units held at the end
+    peak_cache_bytes: int = 0  # the most units held at any moment, in the middle of a step included
+    allocated_bytes: int = 0  # memory reserved for units at the end, held or not
+    aux_bytes: int = 0  # what a policy stores besides keys and values, at its peak
+    slow_steps: int = 0  # decode steps that read every kept unit
+    fast_steps: int = 0  # decode steps that read fewer
+    revived_rows: int = 0  # rows computed late, for tokens skipped before
+
+    @property
+    def tpot_s(self) -> float:
+        """Seconds per output token after the first; 0 for a single token."""
+        return (self.total_s - self.ttft_s) / (self.new_tokens - 1) if self.new_tokens > 1 else 0.0
+
+    def to_dict(self) -> dict[str, int | float]:
+        """Every figure by name, `tpot_s` included."""
+        return {**asdict(self), "tpot_s": self.tpot_s}

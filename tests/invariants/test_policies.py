@@ -1,0 +1,151 @@
+"""What must be true of every registered policy; a new one is found here by itself.
+
+`off` parameters change nothing, `trial` parameters act on a few dozen tokens (see `winnow.policies.base.Policy`).
+"""
+
+import random
+
+import pytest
+import torch
+
+from models import small_model
+from winnow import LLM, Plan, SamplingParams
+from winnow.policies.registry import IDENTITY, POLICIES
+from winnow.runtime.forward import advance, decode, logits_of, prefill
+from winnow.runtime.sequence import new_sequence
+
+FAMILIES = ("llama", "mistral", "gemma2", "smollm3", "gpt_oss")  # plain, windowed, soft-capped, unrotated, sinks
+PROMPT = 31
+
+
+def plan_of(name, parameters):
+    policy = POLICIES[name]
+    return Plan(**{policy.verb: policy(**parameters)})
+
+
+@pytest.fixture(params=POLICIES)
+def trial(request):
+    return plan_of(request.param, POLICIES[request.param].trial)
+
+
+@pytest.fixture(params=FAMILIES)
+def llm(request, device):
+    return LLM(small_model(request.param, device), prefill_chunk=10)
+
+
+def assert_same(got, expected, atol=1e-5):
+    assert not expected.isnan().any()
+    torch.testing.assert_close(got, expected, rtol=0, atol=atol)
+
+
+def fresh(llm, plan, ids):
+    return new_sequence(llm.decoder, plan, PROMPT, len(ids), llm.prefill_chunk)
+
+
+def test_there_is_one_identity_per_verb():
+    assert set(IDENTITY) == {"compute", "keep", "read", "store"}
+    assert Plan().is_full
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_turned_off_means_off(name, llm, text):
+    got = llm.logits(text, decode_from=PROMPT, plan=plan_of(name, POLICIES[name].off))
+    assert_same(got, llm.logits(text)[PROMPT - 1 :])
+
+
+@pytest.mark.parametrize("name", [name for name, policy in POLICIES.items() if not policy.identity])
+def test_a_trial_acts(name, text):
+    """The other tests of this file would prove nothing about a policy whose trial parameters did nothing."""
+    llm = LLM(small_model("llama"), prefill_chunk=10)
+    got = llm.logits(text, decode_from=PROMPT, plan=plan_of(name, POLICIES[name].trial))
+    assert (got - llm.logits(text)[PROMPT - 1 :]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 64])
+def test_the_chunk_size_changes_nothing(llm, trial, text, chunk):
+    expected = llm.logits(text, decode_from=PROMPT, plan=trial)
+    llm.prefill_chunk = chunk
+    assert_same(llm.logits(text, decode_from=PROMPT, plan=trial), expected)
+
+
+def test_batch_mates_and_arrival_change_nothing(llm, trial, text):
+    """One sequence decodes while others, full and under the plan, prefill and decode beside it."""
+    expected = llm.logits(text, decode_from=PROMPT, plan=trial)
+    source = random.Random(3)
+    other = [source.randrange(3, 97) for _ in range(40)]
+    state, mates = fresh(llm, trial, text), [fresh(llm, Plan(), other), fresh(llm, trial, other)]
+    rows = [prefill(llm.decoder, state, text[:PROMPT], llm.prefill_chunk)]
+    for step, token in enumerate(text[PROMPT:]):
+        batch = [(state, [token])] + [(mate, other[2 * step : 2 * step + 2]) for mate in mates]
+        if step % 2:
+            batch.reverse()
+        at = batch.index((state, [token]))
+        hidden = advance(llm.decoder, batch, decode=[len(tokens) == 1 for _, tokens in batch])
+        rows.append(logits_of(llm.decoder, hidden)[sum(len(tokens) for _, tokens in batch[:at])])
+    assert_same(torch.stack(rows), expected)
+
+
+def test_evicted_units_are_gone(llm, trial, text):
+    """Memory that holds no live unit is full of NaN at every step, and nothing changes."""
+    expected = llm.logits(text, decode_from=PROMPT, plan=trial)
+    state = fresh(llm, trial, text)
+    poison(state)
+    rows = []
+    for start in range(0, PROMPT, llm.prefill_chunk):
+        hidden = advance(llm.decoder, [(state, text[start : min(start + llm.prefill_chunk, PROMPT)])], decode=False)
+        poison(state)
+    rows.append(logits_of(llm.decoder, hidden[-1:])[0])
+    for token in text[PROMPT:]:
+        rows.append(decode(llm.decoder, [(state, token)])[0])
+        poison(state)
+    assert_same(torch.stack(rows), expected)
+
+
+def poison(state):
+    for cache in state.caches:
+        for slab in (cache.slab.keys, cache.slab.values):
+            slab[:, cache.head : cache.start] = torch.nan
+            slab[:, cache.stop :] = torch.nan
+
+
+def test_forks_are_independent(llm, trial, text):
+    expected = llm.logits(text, decode_from=PROMPT, plan=trial)
+    state = fresh(llm, trial, text)
+    rows = [prefill(llm.decoder, state, text[:PROMPT], llm.prefill_chunk)]
+    twin = state.fork()
+    for token in reversed(text[PROMPT:]):
+        decode(llm.decoder, [(twin, token)])
+    rows += [decode(llm.decoder, [(state, token)])[0] for token in text[PROMPT:]]
+    assert_same(torch.stack(rows), expected)
+    late = state.fork()
+    assert_same(decode(llm.decoder, [(late, 5)]), decode(llm.decoder, [(state, 5)]))
+
+
+def test_bytes_are_those_of_the_tensors(llm, trial, text):
+    state = fresh(llm, trial, text)
+    prefill(llm.decoder, state, text[:PROMPT], llm.prefill_chunk)
+    state.measure()
+    live = [cache.live() for cache in state.caches]
+    assert state.stats.cache_bytes == sum(keys.nbytes + values.nbytes for keys, values, _ in live)
+    storages = [t.untyped_storage().nbytes() for c in state.caches for t in (c.slab.keys, c.slab.values)]
+    assert state.stats.allocated_bytes == sum(storages)
+    bound = trial.keep.bound(llm.prefill_chunk)
+    if bound is not None:
+        assert all(cache.peak <= bound for cache in state.caches)
+
+
+def test_full_attention_counts(llm, text):
+    """Rows, units and bytes of full attention in closed form, windows included."""
+    new = 7
+    [out] = llm.generate([text], SamplingParams(max_tokens=new, ignore_eos=True))
+    shape, stats = llm.decoder.shape, out.stats
+    tokens = len(text) + new - 1
+    assert stats.rows_computed == stats.rows_full == tokens * shape.layers
+    seen = [[t if w is None else min(t, w) for t in range(len(text) + 1, tokens + 1)] for w in shape.windows]
+    assert stats.units_read == stats.units_full == shape.kv_heads * sum(map(sum, seen))
+    held = [tokens if w is None else min(tokens, w - 1) for w in shape.windows]
+    assert stats.cache_bytes == shape.kv_heads * shape.unit_bytes * sum(held)
+    peaks = [tokens if w is None else w - 1 + llm.prefill_chunk for w in shape.windows]
+    assert stats.peak_cache_bytes == shape.kv_heads * shape.unit_bytes * sum(peaks)
+    assert (stats.slow_steps, stats.fast_steps) == (new - 1, 0)
+    assert (stats.prompt_tokens, stats.new_tokens) == (len(text), new)
