@@ -1,0 +1,101 @@
+"""The cache against a list: append, drop, retain, fork in any order."""
+
+import random
+
+import pytest
+import torch
+
+from winnow.cache.layer import LayerCache, Slab
+
+KV_HEADS, WIDTH = 2, 3
+
+
+def make(capacity):
+    slab = Slab(KV_HEADS, capacity, WIDTH, torch.float32, torch.device("cpu"))
+    slab.keys.fill_(torch.nan)
+    slab.values.fill_(torch.nan)
+    return slab
+
+
+def units(positions):
+    """Keys that tell their position and head."""
+    base = torch.tensor(positions, dtype=torch.float32)[None, :, None] + torch.arange(KV_HEADS)[:, None, None] / 10
+    return base.expand(KV_HEADS, len(positions), WIDTH)
+
+
+def check(cache, expected):
+    """expected: the positions that are live, per head."""
+    keys, values, positions = cache.live()
+    for head, kept in enumerate(expected):
+        assert positions.expand(KV_HEADS, -1)[head].tolist() == kept
+        torch.testing.assert_close(keys[head], units(kept)[head])
+        torch.testing.assert_close(values[head], -units(kept)[head])
+    assert cache.length == len(expected[0])
+    assert cache.nbytes == keys.nbytes + values.nbytes
+
+
+@pytest.mark.parametrize("limit", [None, 12])
+@pytest.mark.parametrize("seed", range(20))
+def test_any_history_equals_a_list(seed, limit):
+    source = random.Random(seed)
+    head = source.randrange(0, 3)
+    cache, expected, after = LayerCache(make, source.randrange(1, 9), limit), [], 0
+    for position in range(60):
+        cache.append(units([position]), -units([position]), torch.tensor([position]))
+        expected.append(position)
+        if len(expected) > source.randrange(4, 11) or len(expected) == 12:
+            after = head
+            count = source.randrange(1, len(expected) - after + 1)
+            cache.drop(count, after)
+            del expected[after : after + count]
+        check(cache, [expected] * KV_HEADS)
+        if source.random() < 0.1:
+            cache = cache.fork()
+            check(cache, [expected] * KV_HEADS)
+    if limit:
+        assert cache.slab.capacity <= limit
+
+
+def test_heads_may_keep_different_units():
+    cache = LayerCache(make, 4)
+    cache.append(units(range(10)), -units(range(10)), torch.arange(10))
+    cache.drop(2, after=1)  # 0, 3..9
+    cache.retain(torch.tensor([[0, 1, 4], [2, 3, 7]]))
+    check(cache, [[0, 3, 6], [4, 5, 9]])
+    cache.append(units([10]), -units([10]), torch.tensor([10]))
+    check(cache, [[0, 3, 6, 10], [4, 5, 9, 10]])
+    check(cache.fork(), [[0, 3, 6, 10], [4, 5, 9, 10]])
+
+
+def test_retaining_little_returns_the_memory():
+    cache = LayerCache(make, 1000)
+    cache.append(units(range(1000)), -units(range(1000)), torch.arange(1000))
+    cache.retain(torch.tensor([1, 2, 999]))
+    check(cache, [[1, 2, 999]] * 2)
+    assert cache.slab.nbytes == 3 * cache.unit_bytes
+    assert cache.peak == 1000
+
+
+def test_a_fork_shares_no_memory():
+    cache = LayerCache(make, 4)
+    cache.append(units([0, 1]), -units([0, 1]), torch.arange(2))
+    twin = cache.fork()
+    twin.slab.keys.zero_()
+    check(cache, [[0, 1]] * 2)
+
+
+def test_growth_is_geometric():
+    cache = LayerCache(make, 1)
+    capacities = set()
+    for position in range(1000):
+        cache.append(units([position]), -units([position]), torch.tensor([position]))
+        capacities.add(cache.slab.capacity)
+    assert len(capacities) < 40
+
+
+@pytest.mark.parametrize(("count", "after"), [(-1, 0), (4, 0), (3, 1)])
+def test_dropping_what_is_not_there(count, after):
+    cache = LayerCache(make, 4)
+    cache.append(units([0, 1, 2]), -units([0, 1, 2]), torch.arange(3))
+    with pytest.raises(ValueError, match="cannot drop"):
+        cache.drop(count, after)

@@ -1,0 +1,30 @@
+"""A byte-level tokenizer made in memory: token id = byte + 3, so multi-byte characters span several tokens."""
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def byte_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
+    """259 tokens: <pad>, <bos>, <eos> and every byte."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet(), key=_byte_of)
+    vocab = {"<pad>": 0, "<bos>": 1, "<eos>": 2} | {letter: 3 + i for i, letter in enumerate(alphabet)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", add_prefix_space=False
+    )
+    fast.chat_template = template
+    return fast
+
+
+def _byte_of(letter: str) -> int:
+    """The byte that a letter of the byte-level alphabet stands for: printable ones for themselves, others from 256."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return ord(letter) if ord(letter) < 256 else others[ord(letter) - 256]
