@@ -106,6 +106,9 @@ def family_of(model: PreTrainedModel) -> Family:
     for kind in rope_types(config).values():
         if kind not in ROPE_TYPES:
             raise UnsupportedModelError(f"{name}: rope_type={kind!r} is unknown; known: {', '.join(ROPE_TYPES)}")
+    devices = {str(device) for device in (getattr(model, "hf_device_map", None) or {}).values()}
+    if len(devices) > 1:
+        raise UnsupportedModelError(f"{name} is spread over {', '.join(sorted(devices))}; load it on one device")
     if reason := family.refuse(config):
         raise UnsupportedModelError(f"{name}: the setting {reason} is not supported")
     return family

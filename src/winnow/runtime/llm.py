@@ -101,7 +101,11 @@ class LLM:
         return sorted(ended, key=lambda completion: (completion.prompt_index, completion.sample_index))
 
     def check(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None, *, plan: str | Plan | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        plan: str | Plan | None = None,
     ) -> None:
         """Raise what `generate` would raise for these before any work: InputError, CapacityError or PlanError."""
         self._requests(_many(prompts), params or SamplingParams(), plan)
