@@ -68,7 +68,7 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     ),
     "llama-yarn": _llama(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
     "llama-dynamic": _llama(rope_type="dynamic", factor=4.0),
-    "mistral": lambda: MistralConfig(**SMALL, sliding_window=WINDOW),
+    "mistral": lambda: MistralConfig(**SMALL, head_dim=32, sliding_window=WINDOW),
     "qwen2": lambda: Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=2),
     "qwen3": lambda: Qwen3Config(**SMALL, head_dim=32),
     "qwen3_moe": lambda: Qwen3MoeConfig(
@@ -83,7 +83,7 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     ),
     "gemma2": lambda: Gemma2Config(
         **SMALL,
-        head_dim=16,
+        head_dim=32,
         sliding_window=WINDOW,
         layer_types=LAYER_TYPES,
         attn_logit_softcapping=2.0,
@@ -105,7 +105,7 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
         **SMALL, no_rope_layers=[1, 1, 1, 0], use_sliding_window=True, sliding_window=WINDOW, layer_types=LAYER_TYPES
     ),
     "gpt_oss": lambda: GptOssConfig(
-        **SMALL, head_dim=16, sliding_window=WINDOW, layer_types=LAYER_TYPES, num_local_experts=4, num_experts_per_tok=2
+        **SMALL, head_dim=32, sliding_window=WINDOW, layer_types=LAYER_TYPES, num_local_experts=4, num_experts_per_tok=2
     ),
 }
 
