@@ -52,14 +52,14 @@ class Span:
 
     start, stop: slots. past: how many of its leading units every row may see by causality, the others being the rows
     themselves in order; None: compare positions. window: units at this distance or farther are not seen.
-    query_rope: [rows] rope positions for the queries in this span; None: the rows' own positions.
+    query_limit: the queries are rotated at no more than this rope position here; None: at the rows' own positions.
     """
 
     start: int
     stop: int
     past: int | None
     window: int | None = None
-    query_rope: Tensor | None = None
+    query_limit: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +112,7 @@ class KeepPolicy(Policy):
     """Which units stay in a layer's cache, and which of them a row may see."""
 
     verb = "keep"
+
     @property
     def max_distance(self) -> int | None:
         """How many rope positions are ever in use, where a policy bounds them: then a prompt may be of any length."""

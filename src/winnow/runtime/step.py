@@ -77,13 +77,12 @@ class Step:
             raise UnsupportedModelError(f"{type(module).__name__}: window {sliding_window} where {window} was expected")
         rotary, kind = self.decoder.rotary, self.decoder.rope_kinds[self.layer]
 
-        def seen_from(segment: Segment, rope: Tensor | None) -> Tensor:
-            """Queries of a segment, [rows, q_heads, head_dim], rotated at their own or at other rope positions."""
+        def seen_from(segment: Segment, limit: int | None) -> Tensor:
+            """Queries of a segment, [rows, q_heads, head_dim], rotated at their own positions or at most at `limit`."""
             rows = slice(segment.start, segment.stop)
-            if rope is None or kind is NOT_ROTATED:
+            if limit is None or kind is NOT_ROTATED:
                 return q[0, :, rows].transpose(0, 1)
-            tables = rotary.tables(segment.sequence.frequencies, rope)[kind]
-            return rotary.rotate(unrotated[:, :, rows], tables)[0].transpose(0, 1)
+            return rotary.rotate(unrotated[:, :, rows], self._limited(segment, limit)[kind])[0].transpose(0, 1)
 
         unrotated = q
         if kind is not NOT_ROTATED:
@@ -95,7 +94,7 @@ class Step:
     def _attend_segment(
         self,
         segment: Segment,
-        seen_from: Callable[[Segment, Tensor | None], Tensor],
+        seen_from: Callable[[Segment, int | None], Tensor],
         k: Tensor,
         v: Tensor,
         window: int | None,
@@ -111,9 +110,9 @@ class Step:
             kept, spans = spans, plan.read.spans(cache, spans)
             sequence.read_less |= spans is not kept
             sequence.stats.units_read += sum(span.stop - span.start for span in spans) * k.shape[0]
-        parts = [
+        parts: list[Any] = [
             attend(
-                seen_from(segment, span.query_rope),
+                seen_from(segment, span.query_limit),
                 cache.slab.keys[:, span.start : span.stop],
                 cache.slab.values[:, span.start : span.stop],
                 segment.positions,
@@ -153,8 +152,17 @@ class Step:
         self._rotate_rows()
         return torch.cat(kept)
 
+    def _limited(self, segment: Segment, limit: int) -> Tables:
+        """cos and sin of a segment's rows at rope positions of at most `limit`; the same in every layer."""
+        key = (segment.start, limit)
+        if key not in self._limited_tables:
+            rope = segment.positions.clamp(max=limit)
+            self._limited_tables[key] = self.decoder.rotary.tables(segment.sequence.frequencies, rope)
+        return self._limited_tables[key]
+
     def _rotate_rows(self) -> None:
         """cos and sin of every row, from its own sequence's frequencies."""
+        self._limited_tables: dict[tuple[int, int], Tables] = {}
         first = self.segments[0].sequence.frequencies
         if all(s.sequence.frequencies is first for s in self.segments):
             positions = [s.positions for s in self.segments]

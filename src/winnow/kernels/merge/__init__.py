@@ -12,8 +12,9 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     parts: (out [rows, q_heads, head_dim], log-sum-exp [rows, q_heads] float32) of each set; a set with nothing visible
     to a row has out 0 and log-sum-exp -inf there. Returns [rows, q_heads, head_dim] in the dtype of the outputs.
     """
-    lse = torch.stack([lse for _, lse in parts])  # [parts, rows, q_heads]
-    total = lse.logsumexp(0).nan_to_num(neginf=0.0)
-    weights = (lse - total).exp()[..., None]  # [parts, rows, q_heads, 1]
-    out = sum(weight * out.float() for weight, (out, _) in zip(weights, parts, strict=True))
-    return out.to(parts[0][0].dtype)  # type: ignore[union-attr]
+    out, lse = parts[0][0].float(), parts[0][1]
+    for other, other_lse in parts[1:]:
+        share = (other_lse - lse).sigmoid().nan_to_num(0.0)  # both -inf: the row has seen nothing in either
+        out = torch.lerp(out, other.float(), share[..., None])
+        lse = torch.logaddexp(lse, other_lse)
+    return out.to(parts[0][0].dtype)

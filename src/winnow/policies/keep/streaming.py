@@ -52,13 +52,13 @@ class Streaming(KeepPolicy):
             return cache_spans(cache, rows, window)
         if first < self.sink:
             # The sinks are among these rows: nothing is known without comparing positions.
-            sinks = Span(0, self.sink, past=None, query_rope=self._compact(positions))
+            sinks = Span(0, self.sink, past=None, query_limit=self.sink + self.recent - 1)
             return [sinks, Span(self.sink, cache.stop, past=None, window=self.recent)]
         tail = cache.stop - self.recent if rows == 1 else max(cache.start, self.sink)
         recent = Span(tail, cache.stop, past=cache.stop - tail - rows, window=None if rows == 1 else self.recent)
         if self.sink == 0:
             return [recent]
-        return [Span(0, self.sink, past=self.sink, query_rope=self._compact(positions)), recent]
+        return [Span(0, self.sink, past=self.sink, query_limit=self.sink + self.recent - 1), recent]
 
     def evict(self, cache: LayerCache, window: int | None) -> None:
         if self._window_governs(window):
@@ -68,7 +68,3 @@ class Streaming(KeepPolicy):
 
     def _window_governs(self, window: int | None) -> bool:
         return window is not None and window < self.sink + self.recent
-
-    def _compact(self, positions: Tensor) -> Tensor:
-        """[rows] positions -> [rows] rope positions from which the sinks are seen."""
-        return positions.clamp(max=self.sink + self.recent - 1)

@@ -1,0 +1,125 @@
+"""How close a plan stays to full attention on a given text: teacher-forced divergence, agreement and likelihood."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from winnow.errors import CapacityError, InputError
+from winnow.plan import Plan
+from winnow.runtime.forward import advance, decode, logits_of, prefill
+from winnow.runtime.llm import LLM
+from winnow.runtime.sequence import new_sequence
+
+BLOCK = 64  # rows whose logits are held at once: [64, vocab]
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """A plan against full attention over the `tokens` tokens that follow a prompt of `prompt_tokens`.
+
+    kl: mean KL(full || plan) of the next token, in nats. top1: share of the steps where both find the same token
+    likeliest. nll_full, nll_plan: mean negative log-likelihood of the text's own next token, in nats.
+    """
+
+    plan: str
+    prompt_tokens: int
+    tokens: int
+    kl: float
+    top1: float
+    nll_full: float
+    nll_plan: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure by name, with the perplexities."""
+        return {**asdict(self), "perplexity_full": math.exp(self.nll_full), "perplexity_plan": math.exp(self.nll_plan)}
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Full attention over a text: `nll` in nats per token, over its `tokens` tokens after the first."""
+
+    tokens: int
+    nll: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "perplexity": math.exp(self.nll)}
+
+
+def fidelity(
+    llm: LLM,
+    ids: Sequence[int],
+    plan: str | Plan,
+    prompt_tokens: int,
+    *,
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> Fidelity:
+    """Prefill `ids[:prompt_tokens]` under full attention and under `plan`, then feed both the rest, token by token.
+
+    Holds the two caches and the logits of one step. progress: called with the number of tokens just done, `len(ids)`
+    in all.
+    Raises InputError, CapacityError or PlanError before any work is done.
+    """
+    chosen = Plan.parse(plan)
+    chosen.validate(llm.decoder.shape)
+    tokens = _checked(llm, ids)
+    if not 1 <= prompt_tokens < len(tokens):
+        raise InputError(
+            f"prompt_tokens={prompt_tokens} must be between 1 and {len(tokens) - 1}: the text's tokens - 1"
+        )
+    chunk, decoder = llm.prefill_chunk, llm.decoder
+    states = [new_sequence(decoder, each, prompt_tokens, len(tokens), chunk) for each in (Plan(), chosen)]
+    logits = torch.stack([prefill(decoder, state, tokens[:prompt_tokens], chunk) for state in states])
+    progress(prompt_tokens)
+    totals = torch.zeros(4, dtype=torch.float64)
+    for position in range(prompt_tokens, len(tokens)):
+        totals += _compare(logits, tokens[position])
+        if position + 1 < len(tokens):
+            logits = decode(decoder, [(state, tokens[position]) for state in states])
+        progress(1)
+    count = len(tokens) - prompt_tokens
+    kl, top1, nll_full, nll_plan = (totals / count).tolist()
+    return Fidelity(str(chosen), prompt_tokens, count, kl, top1, nll_full, nll_plan)
+
+
+def perplexity(llm: LLM, ids: Sequence[int], *, progress: Callable[[int], None] = lambda tokens: None) -> Perplexity:
+    """The mean negative log-likelihood of a text under full attention, whole chunks at a time.
+
+    progress: called with the number of tokens just done. Raises InputError or CapacityError before any work is done.
+    """
+    tokens = _checked(llm, ids)
+    state = new_sequence(llm.decoder, Plan(), len(tokens), len(tokens), llm.prefill_chunk)
+    total = 0.0
+    for start in range(0, len(tokens) - 1, llm.prefill_chunk):
+        piece = tokens[start : min(start + llm.prefill_chunk, len(tokens) - 1)]
+        hidden = advance(llm.decoder, [(state, piece)], decode=False)
+        for row in range(0, len(piece), BLOCK):
+            logprobs = logits_of(llm.decoder, hidden[row : row + BLOCK]).log_softmax(-1)
+            following = torch.tensor(tokens[start + row + 1 : start + row + 1 + len(logprobs)], device=logprobs.device)
+            total -= float(logprobs.gather(-1, following[:, None]).double().sum())
+        progress(len(piece))
+    return Perplexity(len(tokens) - 1, total / (len(tokens) - 1))
+
+
+def _compare(logits: Tensor, following: int) -> Tensor:
+    """[2, vocab] logits of full attention and of the plan -> [kl, agreement, nll_full, nll_plan], float64."""
+    full, other = logits.log_softmax(-1)
+    kl = (full.exp() * (full - other)).sum()
+    same = full.argmax() == other.argmax()
+    return torch.stack([kl.double(), same.double(), -full[following].double(), -other[following].double()]).cpu()
+
+
+def _checked(llm: LLM, ids: Sequence[int]) -> list[int]:
+    tokens, shape = list(ids), llm.decoder.shape
+    if len(tokens) < 2:
+        raise InputError(f"the text has {len(tokens)} tokens; at least 2 are needed to predict one from another")
+    if len(tokens) > shape.max_positions:
+        raise CapacityError(
+            f"the text has {len(tokens)} tokens, more than the model's {shape.max_positions} positions; shorten it"
+        )
+    if bad := [token for token in tokens if not 0 <= token < shape.vocab]:
+        raise InputError(f"token id {bad[0]} is not in the vocabulary; ids are 0 to {shape.vocab - 1}")
+    return tokens

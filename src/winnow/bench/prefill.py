@@ -1,0 +1,45 @@
+"""The prefill of a whole prompt: Winnow under a plan, in chunks, against the stock model in one forward."""
+
+import torch
+from transformers import DynamicCache
+
+from winnow.bench.shapes import Shape
+from winnow.bench.speed import STOCK, Measurement, alternate
+from winnow.plan import Plan
+from winnow.runtime.decoder import Decoder
+from winnow.runtime.forward import prefill
+from winnow.runtime.sequence import new_sequence
+
+
+def measure_prefill(
+    decoder: Decoder, shape: Shape, plan: Plan, length: int, *, repeats: int, warmup: int, chunk: int
+) -> tuple[list[Measurement], float]:
+    """Both arms for a prompt of `length` random tokens, and the largest difference of their logits after it."""
+    model = decoder.model
+    ids = torch.randint(shape.vocab, (length,), generator=torch.Generator().manual_seed(0))
+    tokens, batch = ids.tolist(), ids[None].to(decoder.device)
+    logits: dict[str, torch.Tensor] = {}
+
+    def run_winnow() -> None:
+        state = new_sequence(decoder, plan, length, length + 1, chunk)
+        logits[str(plan)] = prefill(decoder, state, tokens, chunk)
+
+    @torch.inference_mode()
+    def run_stock() -> None:
+        cache = DynamicCache(config=model.config)
+        out = model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        logits[STOCK] = out.logits[0, -1].float()
+
+    arms = {STOCK: run_stock, str(plan): run_winnow}
+    seconds = alternate(arms, repeats=repeats, warmup=warmup, device=decoder.device)
+    weights = shape.layers * shape.layer_weights
+    flops = 2 * weights * length + 2 * shape.head_weights + attention_flops(shape, length)
+    read_bytes = (weights + shape.head_weights) * decoder.dtype.itemsize
+    measured = [Measurement(arm, length, seconds[arm], read_bytes, flops) for arm in arms]
+    return measured, (logits[STOCK] - logits[str(plan)]).abs().max().item()
+
+
+def attention_flops(shape: Shape, length: int) -> int:
+    """Both products of causal attention over `length` tokens, full attention in every layer."""
+    pairs = length * (length + 1) // 2
+    return 4 * shape.head_dim * shape.q_heads * pairs * shape.layers

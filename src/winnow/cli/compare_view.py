@@ -1,0 +1,109 @@
+"""How a comparison looks: a table per length, a line per plan on what was traded, and one example."""
+
+from collections.abc import Sequence
+
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from winnow.bench.compare import DOCUMENT, Row, verdict
+from winnow.bench.evaluate import Record
+from winnow.bench.fidelity import Fidelity
+from winnow.cli.terminal import console, new_table
+
+MIB = 2**20
+ANSWER_CHARACTERS = 600  # of an answer shown
+PLAN_COLUMNS = 17  # least width of the column of plans
+COSTS = ["TTFT\ns", "TPOT\nms", "peak\ncache\nMiB", "rows\n%", "units\nread\n%"]
+
+
+def show(rows: Sequence[Row], records: Sequence[Record], fidelities: Sequence[Fidelity], model: str) -> None:
+    """Print everything about a comparison; `rows` and `records` of finished examples only."""
+    screen = console()
+    if not rows:
+        screen.print("no example was answered under every plan")
+        return
+    for length in dict.fromkeys(row.length for row in rows):
+        group = [row for row in rows if row.length == length]
+        screen.print(results_table(group, fidelities, model))
+        for row in group[1:]:
+            screen.print(verdict(row, group[0]), soft_wrap=True)
+        screen.print()
+    screen.print(example_panel(records))
+
+
+def results_table(rows: Sequence[Row], fidelities: Sequence[Fidelity], model: str) -> Table:
+    """One length: a row per plan, full attention first."""
+    full, tasks = rows[0], list(rows[0].scores)
+    title = f"{model}, {full.length:,} prompt tokens"
+    if tasks:
+        count = full.examples // len(tasks)
+        title += f", {count} example{'s' * (count > 1)} per task"
+    table = new_table(title, "times: medians; peak cache: the most; x: of full attention's")
+    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
+    headings = (
+        [task.replace("_", "\n") + "\n%" for task in tasks] + COSTS + (["KL\nnats", "top-1\n%"] if fidelities else [])
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    by_plan = {each.plan: each for each in fidelities}
+    for row in rows:
+        scores = [f"{100 * row.scores[task]:.0f}" if task in row.scores else "-" for task in tasks]
+        table.add_row(row.plan, *scores, *_costs(row), *(_fidelity(by_plan.get(row.plan)) if fidelities else ()))
+    return table
+
+
+def example_panel(records: Sequence[Record]) -> Panel:
+    """The first example on which the plans' answers score differently, or the first of all; the plans side by side."""
+    groups: dict[tuple[str, int, float | None, int], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.task, record.length, record.depth, record.index), []).append(record)
+    differing = [group for group in groups.values() if len({record.score for record in group}) > 1]
+    shown = (differing or list(groups.values()))[0]
+    answers = Table(expand=True, show_edge=False)
+    ordered = sorted(shown, key=lambda record: record.plan != "full")
+    for record in ordered:
+        answers.add_column(record.plan, ratio=1, overflow="fold")
+    answers.add_row(*(_answer(record) for record in ordered))
+    first = shown[0]
+    if first.task == DOCUMENT:
+        return Panel(Group(*[_line("question", q) for q in [first.question] if q], answers), title="answers")
+    if differing:
+        title = f"{first.task}, the first of {len(differing)} examples (of {len(groups)}) on which the scores differ"
+    else:
+        title = f"{first.task}, the first of {len(groups)} examples; all plans score the same on each"
+    lines = [_line("question", first.question), _line("expected", " | ".join(first.answers))]
+    return Panel(Group(*lines, answers), title=title)
+
+
+def _costs(row: Row) -> list[str]:
+    return [
+        _with_ratio(f"{row.ttft_s.median:.3f}", row, "ttft"),
+        _with_ratio(f"{1000 * row.tpot_s.median:.2f}", row, "tpot") if row.tpot_s else "-",
+        _with_ratio(f"{row.peak_cache_bytes / MIB:.2f}", row, "peak_cache"),
+        f"{100 * row.rows_share:.1f}",
+        f"{100 * row.units_share:.1f}" if row.units_share is not None else "-",
+    ]
+
+
+def _with_ratio(text: str, row: Row, name: str) -> str:
+    return text if row.plan == "full" or name not in row.ratios else f"{text}\n{row.ratios[name]:.2f}x"
+
+
+def _fidelity(found: Fidelity | None) -> list[str]:
+    return [f"{found.kl:.4f}", f"{100 * found.top1:.0f}"] if found else ["-", "-"]
+
+
+def _line(name: str, value: str) -> Text:
+    return Text(f"{name}: ", style="bold").append(value, style="not bold")
+
+
+def _answer(record: Record) -> Text:
+    text = record.text.strip()
+    if len(text) > ANSWER_CHARACTERS:
+        text = text[:ANSWER_CHARACTERS] + " ..."
+    if record.score is None:
+        return Text(text or "(nothing)")
+    style = "green" if record.score == 1 else "red" if record.score == 0 else "yellow"
+    return Text(f"{text or '(nothing)'}\n[{100 * record.score:.0f} %]", style=style)

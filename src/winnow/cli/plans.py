@@ -1,0 +1,72 @@
+"""`winnow plans`: the catalogue of policies."""
+
+import dataclasses
+import inspect
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from winnow.cli import options
+from winnow.cli.terminal import console, new_table, print_json
+from winnow.errors import PlanError
+from winnow.policies.base import Policy
+from winnow.policies.registry import POLICIES
+
+
+def plans(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show all there is to say about one.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the policies that plans are made of: one per verb, joined by +."""
+    if name is not None and name not in POLICIES:
+        raise PlanError(f"unknown policy {name!r}; known policies: {', '.join(POLICIES)}")
+    if as_json:
+        print_json(describe(POLICIES[name]) if name else [describe(policy) for policy in POLICIES.values()])
+    elif name:
+        _show(describe(POLICIES[name]))
+    else:
+        console().print(_catalogue([describe(policy) for policy in POLICIES.values()]))
+
+
+def describe(policy: type[Policy]) -> dict[str, Any]:
+    """Everything a policy says about itself; a parameter without a default has to be given."""
+    doc = inspect.getdoc(policy) or ""
+    return {
+        "verb": policy.verb,
+        "name": policy.name,
+        "parameters": [_parameter(field) for field in dataclasses.fields(policy)],
+        "summary": doc.partition("\n")[0],
+        "source": policy.source,
+        "identity": policy.identity,
+        "doc": doc,
+    }
+
+
+def signature(policy: dict[str, Any]) -> str:
+    """`streaming(sink=4, recent=1024)`, from what `describe` gives."""
+    spelled = [p["name"] + (f"={p['default']!r}" if "default" in p else "") for p in policy["parameters"]]
+    return f"{policy['name']}({', '.join(spelled)})" if spelled else policy["name"]
+
+
+def _parameter(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
+    known = {"name": field.name, "type": kind}
+    if field.default_factory is not dataclasses.MISSING:
+        return {**known, "default": field.default_factory()}
+    return known if field.default is dataclasses.MISSING else {**known, "default": field.default}
+
+
+def _catalogue(policies: list[dict[str, Any]]) -> Table:
+    table = new_table(None, 'A plan joins one per verb: "a(x=1) + b". "full" is full attention.')
+    for heading in ("verb", "policy", "what it does", "source"):
+        table.add_column(heading, no_wrap=heading == "verb")
+    for policy in policies:
+        table.add_row(policy["verb"], signature(policy), policy["summary"], policy["source"] or "-")
+    return table
+
+
+def _show(policy: dict[str, Any]) -> None:
+    print(f"{signature(policy)}    {policy['verb']}")
+    print()
+    print(policy["doc"])

@@ -1,0 +1,65 @@
+"""Pictures of results, drawn with matplotlib (the extra `bench`)."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from winnow.bench.accuracy import Accuracy
+from winnow.bench.compare import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MIB = 2**20
+PANELS: dict[str, Callable[[Row], float | None]] = {
+    "score, %": lambda row: None if row.score is None else 100 * row.score,
+    "TTFT, s": lambda row: row.ttft_s.median,
+    "TPOT, ms": lambda row: None if row.tpot_s is None else 1000 * row.tpot_s.median,
+    "peak cache, MiB": lambda row: row.peak_cache_bytes / MIB,
+}
+MARKERS = "os^vDP*X"  # curves often lie on each other
+
+
+def plot_comparison(path: Path, rows: Sequence[Row]) -> None:
+    """A row of panels per length, a bar per plan: score (of tasks), TTFT, TPOT and peak cache."""
+    from matplotlib.figure import Figure
+
+    lengths = list(dict.fromkeys(row.length for row in rows))
+    names = [name for name, value in PANELS.items() if any(value(row) is not None for row in rows)]
+    height = 1.2 + 0.45 * len({row.plan for row in rows})
+    figure = Figure(figsize=(3.5 * len(names), height * len(lengths)), layout="constrained")
+    axes = figure.subplots(len(lengths), len(names), squeeze=False, sharey=True)
+    for line, length in zip(axes, lengths, strict=True):
+        group = [row for row in rows if row.length == length]
+        for axis, name in zip(line, names, strict=True):
+            values = [PANELS[name](row) or 0.0 for row in group]
+            axis.bar_label(axis.barh([row.plan for row in group], values), fmt="%.3g", padding=3)
+            axis.set_xlim(0, 1.3 * max(values) or 1)
+            axis.set_xlabel(name)
+        line[0].set_title(f"{length:,} prompt tokens", loc="left")
+    axes[0][0].invert_yaxis()  # shared by all panels
+    _save(figure, path)
+
+
+def plot_depths(path: Path, accuracies: Sequence[Accuracy]) -> None:
+    """Needles found by depth: a panel per task, a line per plan and length."""
+    from matplotlib.figure import Figure
+
+    tasks = list(dict.fromkeys(each.task for each in accuracies))
+    figure = Figure(figsize=(1 + 4 * len(tasks), 4), layout="constrained")
+    axes = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
+    for axis, task in zip(axes, tasks, strict=True):
+        for marker, each in zip(itertools.cycle(MARKERS), (a for a in accuracies if a.task == task), strict=False):
+            depths = [point.depth for point in each.by_depth]
+            shares = [100 * point.found for point in each.by_depth]
+            axis.plot(depths, shares, marker=marker, alpha=0.7, label=f"{each.plan}, {each.length:,} tokens")
+        axis.set(title=task, xlabel="depth of the needle (0 start, 1 end)", ylim=(-5, 105))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("needles found, %")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center")
+    _save(figure, path)
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    figure.savefig(path, dpi=120, format="png")

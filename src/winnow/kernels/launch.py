@@ -1,0 +1,58 @@
+"""Whether Numba can be used, when its kernels are compiled, and how many threads they take."""
+
+import functools
+import importlib
+import logging
+import threading
+import time
+
+import torch
+
+
+log = logging.getLogger(__name__)
+
+
+@functools.cache
+def numba_missing() -> str | None:
+    """Why Numba kernels cannot run here, or None where they can."""
+    try:
+        importlib.import_module("numba")
+    except ImportError as error:  # also a Numba too old for the NumPy that is installed
+        return f"Numba does not import ({error}); pip install 'winnow-llm[cpu]'"
+    return None
+
+
+def compile_kernels(device: torch.device) -> None:
+    """Load the CPU kernels, so that the first token does not: 0.2 s from Numba's cache, some 10 s the very first time.
+
+    Numba caches beside the source, or in the user's cache directory where that is read-only. Does nothing for other
+    devices, or without Numba.
+    """
+    if device.type != "cpu" or numba_missing() is not None:
+        return
+    start = time.perf_counter()
+    for module in ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill"):
+        importlib.import_module(f"winnow.kernels.{module}")
+    log.debug("CPU kernels loaded in %.1f s", time.perf_counter() - start)
+
+
+_matched = threading.local()
+
+
+def match_torch_threads() -> None:
+    """Give the calling thread's Numba kernels as many threads as torch's have.
+
+    Numba's OpenMP pool is torch's: both find the same libgomp, so neither spins against the other. But when Numba
+    starts it sets OpenMP's thread count to its own, which torch would then follow; it is put back.
+    """
+    threads = torch.get_num_threads()
+    if getattr(_matched, "threads", None) == threads:
+        return
+    import numba
+    from numba.core import config
+
+    most: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    numba.set_num_threads(min(threads, most))
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    _matched.threads = threads

@@ -1,0 +1,116 @@
+"""nn.Linear at few rows through the Numba kernel, and how a model's layers are switched to it and back."""
+
+import logging
+import threading
+from types import TracebackType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from winnow.kernels.launch import match_torch_threads, numba_missing
+
+log = logging.getLogger(__name__)
+
+MAX_ROWS = 8  # above, matrix products win
+LINE_BYTES = 64  # the kernel reads whole cache lines: 32 bfloat16 or 16 float32
+DTYPES = (torch.bfloat16, torch.float32)
+
+
+def available(weight: Tensor) -> str | None:
+    """Why the kernel cannot serve a layer with this weight, or None where it can."""
+    if weight.device.type != "cpu":
+        return f"the weight is on {weight.device}, the kernel is for CPUs"
+    if weight.dtype not in DTYPES:
+        return f"no kernel for {weight.dtype}"
+    if type(weight) not in (nn.Parameter, Tensor) or not weight.is_contiguous():
+        return "the weight is not a plain contiguous tensor"
+    if weight.shape[1] * weight.itemsize % LINE_BYTES:
+        return f"{weight.shape[1]} inputs are not a multiple of {LINE_BYTES // weight.itemsize}"
+    return numba_missing()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias for at most `MAX_ROWS` rows, summed in float32; without autograd.
+
+    Args:
+        x: [..., in]; weight: [out, in]; bias: [out] or None; one dtype, bfloat16 or float32, on the CPU.
+    Raises:
+        ValueError: the kernel cannot serve these; `available()` says why.
+    """
+    if (why := available(weight)) is not None:
+        raise ValueError(why)
+    rows = x.numel() // x.shape[-1]
+    if x.shape[-1] != weight.shape[1] or x.dtype != weight.dtype or not 0 < rows <= MAX_ROWS:
+        raise ValueError(f"x {tuple(x.shape)} {x.dtype} does not fit {tuple(weight.shape)} {weight.dtype}")
+    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != weight.dtype or not bias.is_contiguous()):
+        raise ValueError(f"bias {tuple(bias.shape)} {bias.dtype} does not fit {tuple(weight.shape)} {weight.dtype}")
+    match_torch_threads()
+    return _run(x, weight, bias, rows)
+
+
+def _run(x: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Tensor:
+    from winnow.kernels.linear.cpu import linear_kernel
+
+    outs, ins = weight.shape
+    x = x.contiguous()
+    y = x.new_empty((*x.shape[:-1], outs))
+    linear_kernel(
+        x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(),
+        rows, outs, ins * x.itemsize, torch.get_num_threads(), x.dtype == torch.bfloat16,
+    )  # fmt: skip
+    return y
+
+
+class FastLinear(nn.Linear):
+    """nn.Linear whose forward uses the kernel for few rows when nothing needs a gradient; same parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self._parameters["weight"], self._parameters["bias"]
+        assert weight is not None
+        rows = x.numel() // self.in_features
+        if not 0 < rows <= MAX_ROWS or x.dtype != weight.dtype or torch.is_grad_enabled() or type(x) is not Tensor:
+            return F.linear(x, weight, bias)
+        return _run(x, weight, bias, rows)
+
+
+class fast_linears:
+    """Context: the plain linear layers of `model` are `FastLinear`; outside, the model is what it was.
+
+    Only modules of exactly the type nn.Linear take part, so quantised and adapter layers are left alone. Cheap enough
+    to enter once per step; may be entered again, also by another thread, before it is left.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = [m for m in model.modules() if type(m) is nn.Linear and _suits(m)]
+        self._inside = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._become(FastLinear)
+        if self.modules:
+            match_torch_threads()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._become(nn.Linear)
+
+    def _become(self, kind: type[nn.Linear]) -> None:
+        for module in self.modules:
+            object.__setattr__(module, "__class__", kind)  # past nn.Module's own, which is ten times slower
+
+
+def _suits(module: nn.Linear) -> bool:
+    why = available(module.weight)
+    if why is None and module.bias is not None and module.bias.dtype != module.weight.dtype:
+        why = "weight and bias have different dtypes"
+    if why is not None:
+        log.debug("linear layer %s stays with torch: %s", tuple(module.weight.shape), why)
+    return why is None

@@ -1,0 +1,86 @@
+"""What a task makes: one long prompt, the strings its answer must hold, and where they stand in the text."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Example:
+    """One question about one long context."""
+
+    context: str
+    question: str
+    reply: str  # a full answer in the wanted form: the training target, never shown to the model in an evaluation
+    answers: tuple[str, ...]  # every string the output must hold
+    depths: tuple[float, ...]  # where the needle of each answer stands, 0 (start of the context) .. 1 (end)
+    max_tokens: int  # enough new tokens for `reply` and the end of the turn
+
+    @property
+    def prompt(self) -> str:
+        """The user message: the context, a blank line, the question."""
+        return f"{self.context}\n\n{self.question}"
+
+
+class Task(Protocol):
+    """A seeded source of examples and their exact scoring."""
+
+    @property
+    def name(self) -> str:
+        """The task's name in the registry."""
+        ...
+
+    def example(
+        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
+    ) -> Example:
+        """Build one example whose rendered prompt fills `tokens` tokens.
+
+        Args:
+            rng: the only source of chance; the same state gives the same example.
+            tokens: length of the whole rendered prompt in tokens of `tokenizer`, chat template included. It is never
+                exceeded; what is missing is at most 16 tokens where text fills the context, and less than one record
+                where records do (key-value pairs, lines).
+            depth: where the needle stands, 0 .. 1; drawn from `rng` if None. A task with several needles spreads them
+                and ignores it.
+        Raises:
+            InputError: `tokens` is too small for the task; the message says the minimum.
+        """
+        ...
+
+    def score(self, example: Example, text: str) -> float:
+        """Share of `example.answers` found exactly in `text`, 0 .. 1."""
+        ...
+
+
+def render(example: Example, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids of the whole prompt: the chat template up to the assistant header, or the plain text without one."""
+    if tokenizer.chat_template:
+        message = [{"role": "user", "content": example.prompt}]
+        text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+        return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return tokenizer(example.prompt, verbose=False)["input_ids"]
+
+
+def found(answer: str, text: str) -> bool:
+    """Whether `answer` stands in `text` as a whole: not inside a longer word, digit run or hyphenated name.
+
+    Runs of white space count as one space on both sides.
+    """
+    answer, text = " ".join(answer.split()), " ".join(text.split())
+    return re.search(rf"(?<![\w-]){re.escape(answer)}(?![\w-])", text) is not None
+
+
+def share_found(example: Example, text: str) -> float:
+    """Share of the answers found in `text`; the score of every task here."""
+    return sum(found(answer, text) for answer in example.answers) / len(example.answers)
+
+
+def reply_tokens(reply: str, tokenizer: PreTrainedTokenizerBase) -> int:
+    """New tokens to allow for `reply`: a quarter more than it takes, and 8, for the wording of other models."""
+    count = len(tokenizer(reply, add_special_tokens=False)["input_ids"])
+    return count + count // 4 + 8

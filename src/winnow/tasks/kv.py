@@ -1,0 +1,79 @@
+"""Key-value retrieval: a JSON object of pairs fills the context; one key is asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from winnow.errors import InputError
+from winnow.tasks.example import Example, reply_tokens, share_found
+from winnow.tasks.fill import fill_with_records
+from winnow.tasks.words import ADJECTIVES, NOUNS
+
+_KEYS = len(ADJECTIVES) * len(NOUNS)
+
+
+def pair(key: str, value: str) -> str:
+    """One pair as it stands in the object, and the answer in the wanted form."""
+    return f'"{key}": "{value}"'
+
+
+def json_object(pairs: Sequence[tuple[str, str]]) -> str:
+    """The pairs as one JSON object, a pair per line."""
+    return "{" + ",\n ".join(pair(key, value) for key, value in pairs) + "}"
+
+
+def question(key: str) -> str:
+    """The question about one key."""
+    return f'What is the value of the key "{key}" in the JSON object above? Repeat the pair.'
+
+
+def draw_pairs(rng: random.Random, count: int) -> list[tuple[str, str]]:
+    """`count` pairs: distinct two-word keys, five-digit values."""
+    if count > _KEYS:
+        raise InputError(f"{count} pairs are more than the {_KEYS} different keys there are; use a shorter context")
+    keys = rng.sample(range(_KEYS), count)
+    return [(f"{ADJECTIVES[k // len(NOUNS)]}-{NOUNS[k % len(NOUNS)]}", str(rng.randrange(10000, 100000))) for k in keys]
+
+
+def ask_pair(
+    pairs: Sequence[tuple[str, str]], target: tuple[str, str], count: int, depth: float, limit: int
+) -> Example:
+    """The example of `count` pairs in which `target` stands at `depth` among count - 1 of `pairs`."""
+    index = round(depth * (count - 1))
+    placed = [*pairs[:index], target, *pairs[index : count - 1]]
+    context = json_object(placed)
+    start = sum(len(pair(*other)) + len(",\n ") for other in placed[:index])  # after the opening brace
+    place = start / max(1, len(context) - len("{}") - len(pair(*target)))
+    return Example(context, question(target[0]), pair(*target), (target[1],), (place,), limit)
+
+
+@dataclass(frozen=True)
+class KeyValue:
+    """Synthetic key-value retrieval of Lost in the Middle, arXiv:2307.03172, with two-word keys and short values."""
+
+    name: str = "kv"
+
+    def example(
+        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
+    ) -> Example:
+        """One example; see `Task.example`."""
+        place = rng.random() if depth is None else depth
+        sample = json_object(draw_pairs(random.Random(0), 64))
+        per_record = len(tokenizer(sample, add_special_tokens=False)["input_ids"]) / 64
+        target, *pairs = draw_pairs(rng, min(_KEYS, 8 + int(1.2 * tokens / per_record)))
+        limit = reply_tokens(pair(*target), tokenizer)
+
+        def build(count: int) -> Example:
+            if count > len(pairs) + 1:
+                raise InputError(f"{tokens} tokens need more than the {_KEYS} different keys; use a shorter context")
+            return ask_pair(pairs, target, count, place, limit)
+
+        return fill_with_records(build, per_record=per_record, tokens=tokens, tokenizer=tokenizer)
+
+    def score(self, example: Example, text: str) -> float:
+        """1 if the value is found, else 0."""
+        return share_found(example, text)

@@ -1,0 +1,40 @@
+"""Names of the tasks and how to make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from winnow.errors import InputError
+from winnow.tasks.example import Task
+from winnow.tasks.kv import KeyValue
+from winnow.tasks.kv_retrieval import KvRetrieval
+from winnow.tasks.line_retrieval import LineRetrieval
+from winnow.tasks.multi_needle import MultiNeedle
+from winnow.tasks.number import Number
+from winnow.tasks.passkey import Passkey
+from winnow.tasks.variables import Variables
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "passkey": Passkey,
+    "number": Number,
+    "kv": KeyValue,
+    "multi_needle": MultiNeedle,
+    "variables": Variables,
+    "kv_retrieval": KvRetrieval,
+    "line_retrieval": LineRetrieval,
+}
+
+
+def task(name: str, **parameters: Any) -> Task:
+    """The task called `name`, for example `task("passkey", haystack="books")` or `task("kv_retrieval", data="kv")`.
+
+    Raises:
+        InputError: no task has this name, or it does not take these parameters; the message lists what there is.
+    """
+    if name not in TASKS:
+        raise InputError(f"no task is called {name!r}; there are {', '.join(TASKS)}")
+    try:
+        return TASKS[name](**parameters)
+    except TypeError as error:
+        raise InputError(f"task {name!r}: {error}") from error

@@ -1,0 +1,35 @@
+import pytest
+
+from winnow import Stats
+from winnow.bench.accuracy import DepthScore, accuracies, wilson
+from winnow.bench.evaluate import Record
+
+
+def record(plan: str, score: float, depths: tuple[float, ...], found: tuple[bool, ...]) -> Record:
+    return Record("t", plan, 8, 0, 0, None, "", (), depths, found, "", (), "stop", score, Stats())
+
+
+@pytest.mark.parametrize(
+    ("share", "trials", "low", "high"),
+    [(0.5, 10, 0.2366, 0.7634), (0.0, 10, 0.0, 0.2775), (1.0, 10, 0.7225, 1.0), (0.9, 100, 0.8256, 0.9448)],
+)
+def test_wilson_intervals(share, trials, low, high):
+    assert wilson(share, trials) == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize(("share", "trials"), [(0.5, 0), (1.1, 10), (-0.1, 10)])
+def test_wilson_refuses_what_is_no_share(share, trials):
+    with pytest.raises(ValueError, match="share="):
+        wilson(share, trials)
+
+
+def test_each_needle_counts_at_the_nearest_depth():
+    records = [
+        record("full", 0.5, (0.1, 0.9), (True, False)),
+        record("full", 1.0, (0.2, 0.4), (True, True)),
+        record("x", 0.0, (0.95, 0.6), (False, False)),
+    ]
+    full, other = accuracies(records, [1.0, 0.0, 0.5])
+    assert (full.plan, full.score, full.examples) == ("full", 0.75, 2)
+    assert full.by_depth == (DepthScore(0.0, 1.0, 2), DepthScore(0.5, 1.0, 1), DepthScore(1.0, 0.0, 1))
+    assert (other.plan, other.by_depth) == ("x", (DepthScore(0.5, 0.0, 1), DepthScore(1.0, 0.0, 1)))

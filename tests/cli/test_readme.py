@@ -1,0 +1,41 @@
+"""The README says what there is, and its Python runs."""
+
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from winnow.cli.main import app
+from winnow.policies.registry import POLICIES
+from winnow.tasks import TASKS
+
+NEEDLE = resources.files("winnow") / "assets" / "needle" / "config.json"
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("name", [*POLICIES, *TASKS])
+def test_every_policy_and_task_is_named(name):
+    assert f"`{name}" in README
+
+
+def test_the_options_it_shows_exist():
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    shown = [line.split("#")[0] for block in blocks("sh") for line in block.splitlines() if line.startswith("winnow ")]
+    assert len(shown) >= 6
+    for line in shown:
+        command = commands[line.split()[1]]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", line)) <= known
+
+
+@pytest.mark.skipif(not NEEDLE.is_file(), reason="the bundled model is absent")
+def test_its_python_runs(capsys):
+    (block,) = blocks("python")
+    exec(compile(block, "README.md", "exec"), {})
+    assert "streaming(sink=4, recent=1024)" in capsys.readouterr().out

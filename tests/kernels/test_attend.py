@@ -1,0 +1,242 @@
+"""Every attention kernel against the definition, over what a cache can look like."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from winnow.kernels.attend import attend, attend_reference, kernel_for
+from winnow.kernels.attend.blocked import attend_blocked
+from winnow.kernels.attend.reference import visible
+from winnow.kernels.attend.sdpa import attend_sdpa
+
+KV_HEADS = 2
+DEAD = 2**62
+DTYPES = [torch.float32, torch.bfloat16]
+OPTIONS = {
+    "plain": {},
+    "window": {"window": 40},
+    "softcap": {"softcap": 5.0},
+    "sinks": {"sinks": True},
+    "everything": {"window": 200, "softcap": 5.0, "sinks": True},
+}
+
+
+@pytest.fixture(params=["decode", "prefill", "blocked", "sdpa"])
+def kernel(request):
+    """A kernel with the arguments and results of `attend_reference`, whether or not `attend` would choose it."""
+    if request.param == "blocked":
+        return lambda *tensors, past=None, **options: attend_blocked(*tensors, **options)
+    if request.param == "sdpa":
+
+        def sdpa(*tensors, softcap=None, sinks=None, **options):
+            if softcap is not None or sinks is not None:
+                pytest.skip("not what it is for")
+            return attend_sdpa(*tensors, **options), None
+
+        return sdpa
+    pytest.importorskip("numba")
+    if request.param == "decode":
+        from winnow.kernels.attend.cpu_decode import attend_decode
+
+        return lambda *tensors, **options: attend_decode(*tensors, return_lse=True, **options)
+    from winnow.kernels.attend.cpu_prefill import attend_prefill
+    from winnow.kernels.simd import HAS_BF16_DOT
+
+    def prefill(*tensors, past=None, **options):
+        if tensors[0].dtype == torch.bfloat16 and not HAS_BF16_DOT:
+            pytest.skip("this CPU has no bfloat16 dot product")
+        return attend_prefill(*tensors, return_lse=True, **options)
+
+    return prefill
+
+
+def inputs(*, rows: int, units: int, group: int = 2, head_dim: int = 64, dtype: torch.dtype = torch.float32, seed=0):
+    """q, k, v, positions of the last `rows` of `units` tokens; k and v are views into slabs full of NaN elsewhere."""
+    generator = torch.Generator().manual_seed(seed)
+    slabs = torch.full((2, KV_HEADS, units + 70, head_dim), float("nan"), dtype=dtype)
+    slabs[:, :, 3 : units + 3] = torch.randn(2, KV_HEADS, units, head_dim, generator=generator).to(dtype)
+    k, v = slabs[:, :, 3 : units + 3]
+    q = torch.randn(rows, KV_HEADS * group, head_dim, generator=generator).to(dtype)
+    return q, k, v, torch.arange(units - rows, units), torch.arange(units)
+
+
+def options_of(name: str, group: int) -> dict:
+    options = dict(OPTIONS[name])
+    if options.pop("sinks", False):
+        options["sinks"] = torch.linspace(-2.0, 6.0, KV_HEADS * group)
+    return options
+
+
+def assert_as_good_as_stock(kernel, tensors: tuple[Tensor, ...], **options) -> None:
+    """float32: equal to 3e-6. bfloat16: at most twice what stock SDPA loses on the same inputs, plus 1e-3."""
+    q, k, v, q_positions, k_positions = tensors
+    scale = q.shape[-1] ** -0.5
+    exact, exact_lse = attend_reference(
+        q.float(), k.float(), v.float(), q_positions, k_positions,
+        scale=scale, **{name: value for name, value in options.items() if name != "past"},
+    )  # fmt: skip
+    out, lse = kernel(*tensors, scale=scale, **options)
+    assert out.shape == q.shape
+    assert out.dtype == q.dtype
+    seen = visible(q_positions, k_positions, options.get("window"))
+    allowed = 3e-6 if q.dtype == torch.float32 else 2 * lost_by_stock(q, k, v, seen) + 1e-3
+    assert (out.float() - exact).abs().max() <= allowed
+    if lse is not None:
+        torch.testing.assert_close(lse, exact_lse, rtol=0, atol=1e-5)
+
+
+def lost_by_stock(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> float:
+    """What stock SDPA in the dtype of q differs from itself in float32, under the same mask."""
+    mask = seen.repeat_interleave(q.shape[1] // len(seen), 0)[None]
+
+    def run(*tensors: Tensor) -> Tensor:
+        q, k, v = (t.nan_to_num()[None] for t in tensors)
+        return F.scaled_dot_product_attention(q.transpose(1, 2), k, v, attn_mask=mask, enable_gqa=True)
+
+    return (run(q, k, v).float() - run(q.float(), k.float(), v.float())).nan_to_num().abs().max().item()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 5, 130])
+@pytest.mark.parametrize("units", [1, 63, 64, 65, 1000])
+def test_every_kernel_is_the_definition_for_any_number_of_units(kernel, units, rows, dtype):
+    tensors = inputs(rows=min(rows, units), units=units, dtype=dtype)
+    assert_as_good_as_stock(kernel, tensors, past=units - min(rows, units))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("group", [1, 2, 4, 7])
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128])
+def test_every_kernel_is_the_definition_for_any_heads(kernel, head_dim, group, dtype):
+    for rows in (1, 6):
+        tensors = inputs(rows=rows, units=150, group=group, head_dim=head_dim, dtype=dtype)
+        assert_as_good_as_stock(kernel, tensors, past=150 - rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 5, 130])
+def test_units_may_all_lie_before_the_rows(kernel, rows, dtype):
+    q, k, v, q_positions, k_positions = inputs(rows=rows, units=300, dtype=dtype)
+    assert_as_good_as_stock(kernel, (q, k, v, q_positions + rows, k_positions), past=300)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 5, 130])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_kernel_is_the_definition_with_windows_caps_and_sinks(kernel, name, rows, dtype):
+    assert_as_good_as_stock(kernel, inputs(rows=rows, units=300, dtype=dtype), past=300 - rows, **options_of(name, 2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 5, 130])
+@pytest.mark.parametrize("window", [None, 40])
+def test_shuffled_positions_are_compared_not_assumed(kernel, window, rows, dtype):
+    q, k, v, _, _ = inputs(rows=rows, units=300, dtype=dtype)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(1))
+    q_positions = torch.arange(300)[:: 300 // rows][:rows]
+    assert_as_good_as_stock(kernel, (q, k, v, q_positions, order), window=window)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 5, 130])
+def test_dead_slots_differ_per_head_and_may_hold_nan(kernel, rows, dtype):
+    q, k, v, q_positions, k_positions = inputs(rows=rows, units=300, dtype=dtype)
+    positions = k_positions.repeat(KV_HEADS, 1)
+    for head in range(KV_HEADS):
+        dead = torch.randperm(170, generator=torch.Generator().manual_seed(head))[:60]
+        dead = torch.cat([dead, torch.arange(40 + head, 110)])  # a long run of them, too
+        positions[head, dead] = DEAD
+        k[head, dead] = v[head, dead] = float("nan")
+    assert_as_good_as_stock(kernel, (q, k, v, q_positions, positions))
+
+
+@pytest.mark.parametrize("rows", [1, 130])
+def test_a_row_that_sees_nothing_yields_zero(kernel, rows):
+    q, k, v, _, k_positions = inputs(rows=rows, units=200)
+    q_positions = torch.full((rows,), 150)
+    q_positions[0] = -1
+    out, lse = kernel(q, k, v, q_positions, k_positions, scale=0.1)
+    assert out[0].eq(0).all()
+    assert out.isfinite().all()
+    assert lse is None or (lse[0].isneginf().all() and lse[1:].isfinite().all())
+
+
+def test_large_logits_neither_overflow_nor_vanish(kernel):
+    """Logits in the hundreds, where e**logit is not a float32."""
+    q, k, v, q_positions, k_positions = inputs(rows=5, units=300)
+    exact, _ = attend_reference(q, k, v, q_positions, k_positions, scale=30.0)
+    torch.testing.assert_close(kernel(q, k, v, q_positions, k_positions, scale=30.0)[0], exact, rtol=0, atol=1e-3)
+
+
+def test_attend_joins_what_was_attended_apart():
+    """The log-sum-exp is that of the softmax: two halves weighted by it are the whole."""
+    q, k, v, q_positions, k_positions = inputs(rows=3, units=200)
+    halves = [
+        attend(q, k[:, s], v[:, s], q_positions, k_positions[s], scale=0.1, return_lse=True)
+        for s in (slice(0, 90), slice(90, 200))
+    ]
+    lse = torch.stack([lse for _, lse in halves])
+    weights = lse.softmax(0)[..., None]
+    whole = attend(q, k, v, q_positions, k_positions, scale=0.1, past=197)
+    torch.testing.assert_close(weights[0] * halves[0][0] + weights[1] * halves[1][0], whole, rtol=0, atol=2e-6)
+
+
+def test_every_element_of_the_output_is_written(kernel, monkeypatch):
+    empty = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *a, **k: empty(*a, **k).fill_(float("nan")))
+    for rows in (1, 130):
+        q, k, v, q_positions, k_positions = inputs(rows=rows, units=150, group=7, head_dim=96)
+        assert kernel(q, k, v, q_positions, k_positions, scale=0.1)[0].isfinite().all()
+
+
+def test_queries_may_be_a_transposed_view(kernel):
+    q, k, v, q_positions, k_positions = inputs(rows=6, units=150)
+    view = q.transpose(0, 1).contiguous().transpose(0, 1)
+    assert not view.is_contiguous()
+    assert_as_good_as_stock(kernel, (view, k, v, q_positions, k_positions), past=144)
+
+
+def test_runs_of_one_head_are_merged_when_there_are_more_threads_than_heads():
+    pytest.importorskip("numba")
+    from winnow.kernels.attend.cpu_decode import attend_decode
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(5)
+        for group in (1, 4):
+            tensors = inputs(rows=2, units=1500, group=group)
+            kernel = lambda *t, **options: attend_decode(*t, return_lse=True, **options)  # noqa: E731
+            assert_as_good_as_stock(kernel, tensors, past=1498, sinks=torch.linspace(-2, 3, KV_HEADS * group))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_kernel_is_chosen_by_shape_and_device(dtype):
+    pytest.importorskip("numba")
+    assert kernel_for("cpu", dtype, 2, 128, plain=True) == "decode"
+    assert kernel_for("cpu", dtype, 2, 80, plain=True) == "sdpa"
+    assert kernel_for("cpu", dtype, 2, 80, plain=False) == "blocked"
+    assert kernel_for("cuda", dtype, 2, 128, plain=True) == "sdpa"
+    assert kernel_for("cpu", torch.float32, 512, 128, plain=False) == "prefill"
+    assert kernel_for("cpu", torch.float16, 512, 128, plain=True) == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"q": torch.zeros(2, 5, 64)}, "shapes"),
+        ({"q": torch.zeros(2, 4, 64, dtype=torch.bfloat16)}, "dtype"),
+        ({"k": torch.zeros(2, 64, 10).mT}, "side by side"),
+        ({"q_positions": torch.arange(3)}, "positions"),
+        ({"past": 7}, "past=7"),
+        ({"sinks": torch.zeros(3)}, "sinks"),
+        ({"scale": 0.0}, "scale"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(change, word):
+    q, k, v, q_positions, k_positions = inputs(rows=2, units=10)
+    arguments = {"q": q, "k": k, "v": v, "q_positions": q_positions, "k_positions": k_positions, "scale": 0.1}
+    with pytest.raises(ValueError, match=word):
+        attend(**(arguments | change))

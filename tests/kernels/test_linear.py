@@ -1,0 +1,158 @@
+"""The linear kernel against its definition, and the switch of a model's layers."""
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from winnow.kernels.launch import match_torch_threads
+from winnow.kernels.linear import FastLinear, available, fast_linears, linear, linear_reference
+
+pytest.importorskip("numba")
+
+
+def random_layer(rows: int, outs: int, ins: int, dtype: torch.dtype, bias: bool):
+    generator = torch.Generator().manual_seed(0)
+    x, weight, shift = (torch.randn(*s, generator=generator).to(dtype) for s in ((rows, ins), (outs, ins), (outs,)))
+    return x, weight, shift if bias else None
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("ins", [32, 96, 128, 160, 1024])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
+def test_the_kernel_loses_no_more_than_stock_torch(rows, ins, dtype, bias):
+    for outs in (1, 7, 130):
+        x, weight, shift = random_layer(rows, outs, ins, dtype, bias)
+        exact = linear_reference(x.double().float(), weight.float(), None if shift is None else shift.float())
+        stock = (F.linear(x, weight, shift).float() - exact).abs().max()
+        assert (linear(x, weight, shift).float() - exact).abs().max() <= 2 * stock + 1e-5 * ins**0.5
+
+
+def test_every_output_is_written(monkeypatch):
+    new_empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: new_empty(*a, **k).fill_(float("nan")))
+    for outs in (1, 3, 64, 1001):
+        x, weight, _ = random_layer(3, outs, 64, torch.float32, False)
+        assert linear(x, weight).isfinite().all()
+
+
+def test_leading_dimensions_and_views_are_kept():
+    x, weight, _ = random_layer(6, 10, 64, torch.float32, False)
+    view = x.view(2, 3, 64).transpose(0, 1)
+    torch.testing.assert_close(linear(view, weight), F.linear(view, weight))
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "word"),
+    [
+        (torch.zeros(9, 64), torch.zeros(4, 64), "does not fit"),
+        (torch.zeros(1, 32), torch.zeros(4, 64), "does not fit"),
+        (torch.zeros(1, 64, dtype=torch.bfloat16), torch.zeros(4, 64), "does not fit"),
+        (torch.zeros(1, 40), torch.zeros(4, 40), "multiple of 16"),
+        (torch.zeros(1, 64), torch.zeros(64, 4).T, "contiguous"),
+        (torch.zeros(1, 64).half(), torch.zeros(4, 64).half(), "float16"),
+    ],
+)
+def test_what_the_kernel_cannot_do_is_refused(x, weight, word):
+    with pytest.raises(ValueError, match=word):
+        linear(x, weight)
+
+
+def test_available_says_why_not():
+    assert available(torch.zeros(4, 64)) is None
+    assert "CPU" in (available(torch.zeros(4, 64, device="meta")) or "")
+    assert "multiple of 32" in (available(torch.zeros(4, 48, dtype=torch.bfloat16)) or "")
+
+
+class Adapter(nn.Linear):
+    """Stands for a quantised or adapter layer: a subclass with a forward of its own."""
+
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 64), Adapter(64, 64), nn.Linear(64, 40), nn.Linear(40, 8)).eval()
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 100])
+@torch.no_grad()
+def test_a_switched_model_computes_the_same(model, rows):
+    x = torch.randn(rows, 64)
+    stock = model(x)
+    with fast_linears(model):
+        torch.testing.assert_close(model(x), stock, rtol=0, atol=1e-5)
+
+
+def test_only_plain_layers_switch_and_only_inside(model):
+    kinds = [type(m) for m in model]
+    context = fast_linears(model)
+    with context:
+        assert [type(m) for m in model] == [FastLinear, Adapter, FastLinear, nn.Linear]  # 40 inputs do not suit
+        with context:
+            pass
+        assert type(model[0]) is FastLinear
+    assert [type(m) for m in model] == kinds
+    with pytest.raises(RuntimeError), context:
+        raise RuntimeError
+    assert [type(m) for m in model] == kinds
+
+
+def test_gradients_are_torchs(model):
+    with fast_linears(model):
+        model(torch.randn(2, 64)).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+@torch.no_grad()
+def test_the_kernel_is_really_used(model, monkeypatch):
+    """Few rows must not reach torch, many must."""
+    calls = []
+    stock = F.linear
+    monkeypatch.setattr(F, "linear", lambda x, *rest: calls.append(x.shape[0]) or stock(x, *rest))
+    layer = nn.Sequential(model[0])
+    with fast_linears(layer):
+        layer(torch.zeros(8, 64))
+        layer(torch.zeros(9, 64))
+    assert calls == [9]
+
+
+def test_torchs_thread_count_is_followed_and_left_alone():
+    import numba
+
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            match_torch_threads()
+            assert torch.get_num_threads() == threads
+            assert numba.get_num_threads() == min(threads, numba.config.NUMBA_NUM_THREADS)
+    finally:
+        torch.set_num_threads(before)
+
+
+@torch.no_grad()
+def test_threads_of_a_server_may_run_kernels_at_once(model):
+    x = torch.randn(1, 64)
+    expected = model(x)
+    results = []
+    context = fast_linears(model)
+
+    def work():
+        for _ in range(20):
+            with torch.no_grad(), context:
+                results.append(torch.equal(model(x).round(decimals=3), expected.round(decimals=3)))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 60
+    assert all(results)
+    assert type(model[0]) is nn.Linear
