@@ -89,7 +89,7 @@ def _calls(text: str) -> list[tuple[str, dict[str, Any]]]:
     """`a(x=1) + b` -> [("a", {"x": 1}), ("b", {})]."""
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PlanError(f"plan {text!r} cannot be read; write it like 'streaming(sink=4, recent=1024)'") from error
     terms: list[ast.expr] = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -115,7 +115,7 @@ def _call(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
             raise PlanError(f"{name}: parameter {key or '**'} is given twice or unpacked; write each once")
         try:
             literal = ast.literal_eval(value)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise PlanError(f"{name}: {key}={ast.unparse(value)} is not a literal value") from error
         values[key] = tuple(literal) if isinstance(literal, list) else literal
     return name, values

@@ -8,7 +8,8 @@ class Stats:
     """The cost of one completion. Counts are exact and equal closed formulas; times are wall clock.
 
     A row is one token entering one layer in one step; a unit is the key and value of one token in one layer and one KV
-    head. Bytes are of keys and values, without the index of positions.
+    head. Bytes are of keys and values, without the index of positions. Each of several samples of one prompt counts
+    the prefill that they share.
     """
 
     prompt_tokens: int = 0
@@ -20,7 +21,7 @@ class Stats:
     units_read: int = 0  # by decode steps, summed over layers and KV heads
     units_full: int = 0  # the same under full attention
     cache_bytes: int = 0  # units held at the end
-    peak_cache_bytes: int = 0  # the most units held at any moment, in the middle of a step included
+    peak_cache_bytes: int = 0  # the most units each layer ever held, in the middle of a step included, summed
     allocated_bytes: int = 0  # memory reserved for units at the end, held or not
     aux_bytes: int = 0  # what a policy stores besides keys and values, at its peak
     slow_steps: int = 0  # decode steps that read every kept unit

@@ -49,6 +49,7 @@ def test_any_history_equals_a_list(seed, limit):
             cache.drop(count, after)
             del expected[after : after + count]
         check(cache, [expected] * KV_HEADS)
+        assert not cache.gapless
         if source.random() < 0.1:
             cache = cache.fork()
             check(cache, [expected] * KV_HEADS)
@@ -99,3 +100,14 @@ def test_dropping_what_is_not_there(count, after):
     cache.append(units([0, 1, 2]), -units([0, 1, 2]), torch.arange(3))
     with pytest.raises(ValueError, match="cannot drop"):
         cache.drop(count, after)
+
+
+def test_gapless_is_known_without_looking():
+    cache = LayerCache(make, 4)
+    for first in (0, 3):
+        cache.append(units(range(first, first + 3)), -units(range(3)), torch.arange(first, first + 3), first)
+    cache.drop(2)
+    assert cache.gapless
+    assert cache.fork().gapless
+    cache.append(units([8]), -units([8]), torch.tensor([8]), 8)
+    assert not cache.gapless

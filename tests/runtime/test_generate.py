@@ -1,31 +1,34 @@
 """Generation: what stock transformers does under full attention, and everything around a token."""
 
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from models import SMALL, small_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
-from winnow.errors import CapacityError, InputError, ModelError, PlanError
+from winnow.errors import CapacityError, InputError, ModelError, PlanError, UnsupportedModelError
 from winnow.runtime.text import TextStream
 
 GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def llm(request):
+def llm(device):
     torch.manual_seed(0)
     config = LlamaConfig(**{**SMALL, "vocab_size": 259})
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         model.lm_head.weight.mul_(8)  # logits far apart: the text varies and probabilities are not flat
-    return LLM(model, tokenizer=byte_tokenizer(), prefill_chunk=16)
+    return LLM(model, device=device, tokenizer=byte_tokenizer(), prefill_chunk=16)
 
 
 def test_greedy_equals_stock_generate(llm):
     ids = llm.tokenizer("The quick brown fox jumps over the lazy dog.")["input_ids"]
-    stock = llm.model.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False, eos_token_id=None)
+    stock = llm.model.generate(torch.tensor([ids], device=llm.device), max_new_tokens=20, do_sample=False, eos_token_id=None)
     [out] = llm.generate([ids], SamplingParams(max_tokens=20, ignore_eos=True))
     assert out.token_ids == stock[0, len(ids) :].tolist()
     assert out.finish_reason == "length"
@@ -198,6 +201,11 @@ def test_times_are_ordered(llm):
         (lambda m: m.generate([[]]), InputError, "empty"),
         (lambda m: m.generate([[5, 259]]), InputError, "259"),
         (lambda m: m.generate([[5, -1]]), InputError, "-1"),
+        (lambda m: m.generate([[5, "a"]]), InputError, "token 1 is 'a'"),
+        (lambda m: m.generate([None]), InputError, "prompt 0"),
+        (lambda m: m.generate(None), InputError, "NoneType"),
+        (lambda m: m.generate(m.tokenizer("hi")), InputError, "BatchEncoding"),
+        (lambda m: m.generate([[[5, 6]]]), InputError, "token 0"),
         (lambda m: m.generate([[5] * 513]), CapacityError, "512"),
         (lambda m: m.generate([[5] * 500], SamplingParams(max_tokens=14)), CapacityError, "max_tokens of at most 13"),
         (lambda m: m.generate("hi", plan="nothing"), PlanError, "unknown policy"),
@@ -209,7 +217,8 @@ def test_times_are_ordered(llm):
     ],
 )
 def test_bad_input_is_refused_before_any_work(llm, call, error, says, monkeypatch):
-    monkeypatch.setattr("winnow.runtime.generate.prefill", lambda *a, **k: pytest.fail("work was done"))
+    for work in ("generate.prefill", "llm.prefill", "llm.advance"):
+        monkeypatch.setattr(f"winnow.runtime.{work}", lambda *a, **k: pytest.fail("work was done"))
     with pytest.raises(error, match=says):
         call(llm)
 
@@ -227,6 +236,10 @@ def test_bad_input_is_refused_before_any_work(llm, call, error, says, monkeypatc
         {"n": 2},
         {"stop": [""]},
         {"logprobs": -1},
+        {"max_tokens": 1.5},
+        {"max_tokens": "5"},
+        {"stop": None},
+        {"stop_token_ids": 5},
     ],
 )
 def test_sampling_parameters_out_of_range(wrong):
@@ -250,6 +263,73 @@ def test_the_last_position_can_be_used(llm):
 
 
 def test_a_loaded_model_can_change_dtype(llm):
-    assert LLM(small_model("llama"), dtype="bfloat16").dtype is torch.bfloat16
+    cast = LLM(small_model("llama"), dtype="bfloat16")
+    assert cast.dtype is torch.bfloat16
+    assert cast.model.model.rotary_emb.inv_freq.dtype is torch.float32
+    alone = small_model("llama").model.rotary_emb.inv_freq
+    torch.testing.assert_close(cast.model.model.rotary_emb.inv_freq, alone, rtol=0, atol=0)
     with pytest.raises(ModelError, match="int8"):
         LLM(small_model("llama"), dtype="int8")
+
+
+def test_prompts_may_be_arrays_and_tensors(llm):
+    expected = llm.generate([[5, 6, 7]], GREEDY)[0].token_ids
+    for prompts in (np.array([5, 6, 7]), torch.tensor([[5, 6, 7]]), [np.array([5, 6, 7])], list(np.array([5, 6, 7]))):
+        [out] = llm.generate(prompts, GREEDY)
+        assert out.token_ids == expected
+
+
+def test_the_tokenizers_own_end_stops_too(llm):
+    tokens = llm.generate("hello", GREEDY)[0].token_ids
+    own = llm.tokenizer.eos_token
+    llm.tokenizer.eos_token = llm.tokenizer.convert_ids_to_tokens(tokens[2])
+    try:
+        [out] = llm.generate("hello", SamplingParams(max_tokens=12))
+    finally:
+        llm.tokenizer.eos_token = own
+    assert out.token_ids == tokens[: tokens.index(tokens[2]) + 1]
+
+
+def test_a_template_that_refuses(llm):
+    llm.tokenizer.chat_template, before = "{{ raise_exception('no system role') }}", llm.tokenizer.chat_template
+    try:
+        with pytest.raises(InputError, match="no system role"):
+            llm.chat([{"role": "system", "content": "x"}])
+    finally:
+        llm.tokenizer.chat_template = before
+
+
+def test_a_stop_string_that_the_last_token_completes(llm):
+    text = llm.generate("hello", GREEDY)[0].text
+    [out] = llm.generate("hello", SamplingParams(max_tokens=12, ignore_eos=True, stop=text[-1]))
+    assert out.finish_reason == "stop"
+
+
+def test_threads_share_a_model(llm):
+    expected = [llm.generate(f"prompt {i}", GREEDY)[0].token_ids for i in range(6)]
+    twin = LLM(llm.model, tokenizer=llm.tokenizer)
+    with ThreadPoolExecutor(6) as pool:
+        got = list(pool.map(lambda i: (llm, twin)[i % 2].generate(f"prompt {i}", GREEDY)[0].token_ids, range(6)))
+    assert got == expected
+    assert llm.model.config._attn_implementation == "eager"
+
+
+def test_a_model_cast_behind_the_llms_back_is_refused():
+    model = small_model("llama")
+    llm = LLM(model)
+    model.double()
+    with pytest.raises(ModelError, match="make a new LLM"):
+        llm.generate([[5, 6]], GREEDY)
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), 5, None])
+def test_what_is_no_model(model):
+    with pytest.raises(ModelError, match=type(model).__name__):
+        LLM(model)
+
+
+def test_an_unsupported_model_is_left_as_it_was():
+    model = AutoModelForCausalLM.from_config(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20))
+    with pytest.raises(UnsupportedModelError, match="gpt2"):
+        LLM(model, dtype="bfloat16")
+    assert model.dtype is torch.float32

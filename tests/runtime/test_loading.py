@@ -79,9 +79,29 @@ def test_a_checkpoint_that_lacks_a_tensor(saved):
         LLM(saved, device="cpu")
 
 
-@pytest.mark.parametrize("device", ["warp", "cuda"])
+@pytest.mark.parametrize("device", ["warp", "cuda", "meta"])
 def test_a_device_that_is_not_there(device, saved):
     if device == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(ModelError, match=device):
         LLM(saved, device=device)
+
+
+def test_a_broken_tokenizer(saved):
+    (saved / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="tokenizer"):
+        LLM(saved, device="cpu")
+
+
+def test_an_unknown_rope_on_disk(saved):
+    config = json.loads((saved / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "spiral", "rope_theta": 10000.0}
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModelError, match="spiral"):
+        LLM(saved, device="cpu")
+
+
+def test_config_that_is_not_json(saved):
+    (saved / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json"):
+        LLM(saved, device="cpu")

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 
-from models import small_model
+from models import small_model, stock_logits
 from winnow import LLM, Plan
-from winnow.policies.base import ComputePolicy
+from winnow.policies.base import ComputePolicy, Span
+from winnow.policies.keep.everything import Everything
 from winnow.runtime.forward import advance, logits_of
 from winnow.runtime.sequence import new_sequence
 
@@ -20,7 +22,7 @@ class LastRowsAbove(ComputePolicy):
     name = "last_rows_above"
 
     def rows(self, layer, positions):
-        return None if layer < self.layer else torch.arange(positions.shape[0])[-self.last :]
+        return None if layer < self.layer else torch.arange(positions.shape[0], device=positions.device)[-self.last :]
 
 
 def below_then_above(model, ids, layer, last):
@@ -38,8 +40,8 @@ def below_then_above(model, ids, layer, last):
 
 
 @torch.inference_mode()
-def test_rows_that_stop_leave_the_others_right(text):
-    model = small_model("llama")
+def test_rows_that_stop_leave_the_others_right(text, device):
+    model = small_model("llama", device)
     decoder = LLM(model).decoder
     shallow = Plan(compute=LastRowsAbove(layer=2, last=3))
     states = [new_sequence(decoder, plan, 40, 40, 40) for plan in (shallow, Plan(), shallow)]
@@ -48,8 +50,47 @@ def test_rows_that_stop_leave_the_others_right(text):
     assert logits.shape[0] == 3 + 7 + 3
     first, full, second = logits.split([3, 7, 3])
     for got, ids in ((first, prompts[0]), (second, prompts[2])):
-        torch.testing.assert_close(got, below_then_above(model, ids, layer=2, last=3), rtol=0, atol=1e-5)
-    torch.testing.assert_close(full, model(torch.tensor([prompts[1]])).logits[0], rtol=0, atol=1e-5)
+        with torch.device(device):
+            expected = below_then_above(model, ids, layer=2, last=3)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(full, stock_logits(model, prompts[1]), rtol=0, atol=1e-5)
     assert [cache.length for cache in states[0].caches] == [20, 20, 3, 3]
     assert [state.stats.rows_computed for state in states] == [2 * 20 + 2 * 3, 4 * 7, 2 * 31 + 2 * 3]
     assert states[0].stats.rows_full == 4 * 20
+
+
+@dataclass(frozen=True)
+class EveryFourth(ComputePolicy):
+    """Every fourth row of a chunk, and its last, enter the layers above the first."""
+
+    name = "every_fourth"
+
+    def rows(self, layer, positions):
+        index = torch.arange(positions.shape[0], device=positions.device)
+        return index[(index % 4 == 0) | (index == index[-1])] if layer == 1 and len(index) > 1 else None
+
+
+@dataclass(frozen=True)
+class ByPosition(Everything):
+    """Everything, without knowing which units a window holds but by comparing positions."""
+
+    name = "by_position"
+
+    def bound(self, chunk, window):
+        return None
+
+    def spans(self, cache, rows, first, positions, window):
+        return [Span(cache.start, cache.stop, past=None, window=window)]
+
+    def evict(self, cache, window):
+        pass
+
+
+@pytest.mark.parametrize("chunk", [5, 40])
+def test_windows_count_positions_where_rows_have_stopped(text, chunk):
+    """In sliding-window layers with gaps, places in the cache are not distances in the text."""
+    llm = LLM(small_model("mistral"), prefill_chunk=chunk)
+    plans = [Plan(compute=EveryFourth(), keep=keep) for keep in (ByPosition(), Everything())]
+    expected, got = (llm.logits(text, decode_from=30, plan=plan) for plan in plans)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+    assert (got - llm.logits(text)[29:]).abs().max() > 1e-2

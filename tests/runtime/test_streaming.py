@@ -44,9 +44,10 @@ def streaming_llm(model, ids, sink, recent):
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 64])
 @pytest.mark.parametrize(("sink", "recent"), [(4, 12), (0, 10), (3, 1), (10, 30), (4, 100)])
-def test_equals_the_papers_algorithm_for_any_chunk(text, chunk, sink, recent):
-    model = small_model("llama")
-    expected = streaming_llm(model, text, sink, recent)
+def test_equals_the_papers_algorithm_for_any_chunk(text, chunk, sink, recent, device):
+    model = small_model("llama", device)
+    with torch.device(device):
+        expected = streaming_llm(model, text, sink, recent)
     llm = LLM(model, prefill_chunk=chunk)
     got = llm.logits(text, decode_from=30, plan=Plan(keep=Streaming(sink=sink, recent=recent)))
     torch.testing.assert_close(got, expected[29:], rtol=0, atol=1e-5)

@@ -80,9 +80,7 @@ def prefill_command(
     """Seconds to prefill a prompt of so many tokens."""
 
     def measure(decoder: Decoder, sizes: Shape, length: int) -> tuple[list[Measurement], float]:
-        return measure_prefill(
-            decoder, sizes, Plan.parse(plan), length, repeats=repeats, warmup=warmup, chunk=chunk
-        )
+        return measure_prefill(decoder, sizes, Plan.parse(plan), length, repeats=repeats, warmup=warmup, chunk=chunk)
 
     settings = {"what": "prefill", "chunk": chunk, "repeats": repeats, "warmup": warmup, "plan": plan}
     _run(shape, lengths, dtype, device, threads, settings, measure, as_json, out)

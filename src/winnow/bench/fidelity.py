@@ -116,7 +116,7 @@ def _checked(llm: LLM, ids: Sequence[int]) -> list[int]:
     tokens, shape = list(ids), llm.decoder.shape
     if len(tokens) < 2:
         raise InputError(f"the text has {len(tokens)} tokens; at least 2 are needed to predict one from another")
-    if len(tokens) > shape.max_positions:
+    if len(tokens) > shape.max_positions + 1:  # the last one is predicted, never fed
         raise CapacityError(
             f"the text has {len(tokens)} tokens, more than the model's {shape.max_positions} positions; shorten it"
         )

@@ -6,6 +6,7 @@ left only when the slab is full, so a policy that keeps a recent window pays one
 `capacity - window` tokens. Slots outside the two runs hold nothing that is ever read.
 """
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -47,6 +48,8 @@ class LayerCache:
         self.start = 0
         self.stop = 0
         self.peak = 0  # the most units ever live at once
+        self.gapless = True  # behind the head, positions rise by one from slot to slot
+        self._next: int | None = None  # the position that keeps it so
 
     @property
     def length(self) -> int:
@@ -68,9 +71,14 @@ class LayerCache:
         """Bytes of the most units ever live at once; the slab that holds them is not returned between two steps."""
         return self.peak * self.unit_bytes
 
-    def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> None:
-        """Add units at the end. keys, values: [kv_heads, rows, head_dim]; positions: [rows]."""
+    def append(self, keys: Tensor, values: Tensor, positions: Tensor, first: int | None = None) -> None:
+        """Add units at the end. keys, values: [kv_heads, rows, head_dim]; positions: [rows], ascending.
+
+        first: the first position, where the others follow it one by one; None: they may have gaps.
+        """
         rows = keys.shape[1]
+        self.gapless = self.gapless and first is not None and self._next in (None, first)
+        self._next = None if first is None else first + rows
         if self.stop + rows > self.slab.capacity:
             self._make_room(rows)
         end = self.stop + rows
@@ -100,7 +108,7 @@ class LayerCache:
         kv_heads = self.slab.keys.shape[0]
         slots = torch.where(index < self.head, index, index - self.head + self.start)
         per_head = slots.expand(kv_heads, kept)
-        target = self.slab if 2 * kept >= self.slab.capacity else self._make(kept)
+        target = self.slab if 2 * kept >= self.slab.capacity else self._make(max(kept, 1))
         for head in range(kv_heads):
             for old, new in ((self.slab.keys, target.keys), (self.slab.values, target.values)):
                 new[head, :kept] = old[head, per_head[head]]
@@ -109,6 +117,7 @@ class LayerCache:
         self.positions = positions.new_empty(*positions.shape[:-1], target.capacity)
         self.positions[..., :kept] = positions
         self.slab, self.head, self.start, self.stop = target, 0, 0, kept
+        self.gapless = False
 
     def live(self) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values `[kv_heads, length, head_dim]` and positions `[..., length]` of the live units; a copy."""
@@ -117,15 +126,9 @@ class LayerCache:
         return self.slab.keys[:, index], self.slab.values[:, index], self.positions[..., index]
 
     def fork(self) -> "LayerCache":
-        """An independent copy; only live slots are copied."""
-        twin = LayerCache(self._make, max(self.length, 1), self._limit)
-        keys, values, positions = self.live()
-        if positions.dim() > 1:
-            twin.positions = positions.new_empty(*positions.shape[:-1], twin.slab.capacity)
-        twin.append(keys, values, positions)
-        twin.head = self.head
-        twin.start = self.head
-        twin.peak = self.peak
+        """An independent copy with the same room to grow; only live slots are copied."""
+        twin = copy.copy(self)
+        twin._move(self._make(self.slab.capacity))
         return twin
 
     def _make_room(self, rows: int) -> None:

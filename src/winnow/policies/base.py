@@ -10,8 +10,6 @@ runtime asks the four questions at fixed places and never asks which policy it h
 """
 
 import dataclasses
-import types
-import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor
 
 from winnow.errors import PlanError
+from winnow.parameters import wrong_type
 
 if TYPE_CHECKING:
     from winnow.cache.layer import LayerCache, Slab
@@ -76,11 +75,8 @@ class Policy:
     trial: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not _is_a(value, hints[field.name]):
-                raise PlanError(f"{self.name}: {field.name}={value!r} must be {_spell(hints[field.name])}")
+        if problem := wrong_type(self):
+            raise PlanError(f"{self.name}: {problem}")
         self.check()
 
     def check(self) -> None:
@@ -118,9 +114,12 @@ class KeepPolicy(Policy):
         """How many rope positions are ever in use, where a policy bounds them: then a prompt may be of any length."""
         return None
 
-    def bound(self, chunk: int) -> int | None:
-        """The most units per KV head that a full-attention layer ever holds, `chunk` rows at a time; None: no bound."""
-        return None
+    def bound(self, chunk: int, window: int | None) -> int | None:
+        """The most units per KV head that a layer ever holds, `chunk` rows at a time; None: no bound.
+
+        window: the layer's own.
+        """
+        return window_bound(chunk, window)
 
     def spans(self, cache: "LayerCache", rows: int, first: int, positions: Tensor, window: int | None) -> list[Span]:
         """What `rows` new rows see, their units being the last ones appended to `cache`.
@@ -159,38 +158,23 @@ def cache_spans(cache: "LayerCache", rows: int, window: int | None) -> list[Span
     start, stop = cache.start, cache.stop
     if cache.head:
         return [Span(0, cache.head, past=cache.head), Span(start, stop, stop - start - rows, window)]
-    if window is not None and rows == 1:
+    if window is not None and rows == 1 and cache.gapless:
         return [Span(max(start, stop - window), stop, past=min(stop - start, window) - 1)]
     return [Span(start, stop, stop - start - rows, window)]
 
 
 def evict_outside(cache: "LayerCache", window: int | None) -> None:
     """Drop the units that have left a sliding window: the next row sees itself and `window - 1` before it."""
-    if window is not None and cache.length > window - 1:
-        cache.drop(cache.length - (window - 1))
+    if window is None:
+        return
+    if cache.gapless:
+        cache.drop(max(0, cache.length - (window - 1)))
+        return
+    live = cache.positions[..., cache.start : cache.stop]
+    gone = (live < live[..., -1:] - (window - 2)).sum(-1)  # ascending, so these are the oldest
+    cache.drop(int(gone.min()))
 
 
-def _is_a(value: Any, hint: Any) -> bool:
-    origin = typing.get_origin(hint)
-    if origin is typing.Literal:
-        return value in typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        return any(_is_a(value, option) for option in typing.get_args(hint))
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_is_a(item, typing.get_args(hint)[0]) for item in value)
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def _spell(hint: Any) -> str:
-    origin = typing.get_origin(hint)
-    if origin is typing.Literal:
-        return "one of " + ", ".join(repr(option) for option in typing.get_args(hint))
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(_spell(option) for option in typing.get_args(hint))
-    if origin is tuple:
-        return f"a list of {typing.get_args(hint)[0].__name__}"
-    return {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}.get(hint, str(hint))
+def window_bound(chunk: int, window: int | None) -> int | None:
+    """The most units of a layer that keeps what its window holds."""
+    return None if window is None else window - 1 + chunk

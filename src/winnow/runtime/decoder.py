@@ -4,32 +4,39 @@ While a step runs (`driving`), the model's attention implementation is Winnow's 
 layers use the kernel for few rows; before and after, the model is stock.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
+from winnow.errors import ModelError
 from winnow.kernels.linear import fast_linears
 from winnow.policies.base import ModelShape
 from winnow.runtime.families import family_of
 from winnow.runtime.rotary import Rotary
 
 ATTENTION = "winnow"
+# One step at a time per model, whichever thread or LLM it comes from: a step changes how the model's layers attend.
+_LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
 NOT_ROTATED = "not rotated"  # in place of the key of a layer's rope tables
 
 
 class Decoder:
     """The parts of a causal language model that a step walks through.
 
-    Raises UnsupportedModelError where the model has anything unknown.
+    The model is put into evaluation mode. Raises UnsupportedModelError where it has anything unknown.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.family = family_of(model)
         self.model = model.eval()
+        self._lock = _LOCKS.setdefault(model, threading.RLock())
+        self._placed = (model.dtype, model.device)
         self.config: Any = model.config
         self.rotary = Rotary(model)
         self.layers = list(model.model.layers)[: self.config.num_hidden_layers]
@@ -65,13 +72,16 @@ class Decoder:
     @contextmanager
     def driving(self) -> Iterator[None]:
         """Within: the model's layers call Winnow's attention; after, also after an error, the model is stock again."""
-        stock = self.config._attn_implementation
-        self.config._attn_implementation = ATTENTION
-        try:
-            with self._linears:
-                yield
-        finally:
-            self.config._attn_implementation = stock
+        with self._lock:
+            if (self.model.dtype, self.model.device) != self._placed:
+                raise ModelError("the model was moved or cast since the LLM was made; make a new LLM of it")
+            stock = self.config._attn_implementation
+            self.config._attn_implementation = ATTENTION
+            try:
+                with self._linears:
+                    yield
+            finally:
+                self.config._attn_implementation = stock
 
     def _rope_kind(self, layer: int) -> str | None:
         """The key of this layer's rope tables, or NOT_ROTATED."""

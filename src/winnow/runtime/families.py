@@ -85,32 +85,39 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def family_of(model: PreTrainedModel) -> Family:
-    """The family of a loaded model.
+def check_config(config: Any, name: str) -> Family:
+    """The family a configuration belongs to, before any weight is loaded. name: of the model, for messages.
 
-    Raises UnsupportedModelError naming the architecture, layer type, rope type or setting that is unknown.
+    Raises UnsupportedModelError naming the model type, layer type, rope type or setting that is unknown.
     """
-    config = model.config
-    name = f"{type(model).__name__} (model_type={config.model_type!r})"
     family = FAMILIES.get(config.model_type)
     if family is None:
-        raise UnsupportedModelError(f"{name} is unknown; known model types: {', '.join(FAMILIES)}")
+        raise UnsupportedModelError(
+            f"{name}: model_type {config.model_type!r} is unknown; known model types: {', '.join(FAMILIES)}"
+        )
+    for kind in set(getattr(config, "layer_types", None) or ()):
+        if kind not in LAYER_TYPES:
+            raise UnsupportedModelError(f"{name}: layer type {kind!r} is unknown; known: {', '.join(LAYER_TYPES)}")
+    for rope in rope_types(config).values():
+        if rope not in ROPE_TYPES:
+            raise UnsupportedModelError(f"{name}: rope_type={rope!r} is unknown; known: {', '.join(ROPE_TYPES)}")
+    if reason := family.refuse(config):
+        raise UnsupportedModelError(f"{name}: the setting {reason} is not supported")
+    return family
+
+
+def family_of(model: PreTrainedModel) -> Family:
+    """The family of a loaded model; raises like `check_config`, and where the model lacks a part or is spread out."""
+    name = type(model).__name__
+    family = check_config(model.config, name)
     body = getattr(model, "model", None)
     parts = ("embed_tokens", "layers", "norm", "rotary_emb")
     missing = [part for part in parts if not hasattr(body, part)] + ([] if hasattr(model, "lm_head") else ["lm_head"])
     if missing:
         raise UnsupportedModelError(f"{name} has no {', '.join(missing)}; load it as a causal language model")
-    for kind in set(getattr(config, "layer_types", None) or ()):
-        if kind not in LAYER_TYPES:
-            raise UnsupportedModelError(f"{name}: layer type {kind!r} is unknown; known: {', '.join(LAYER_TYPES)}")
-    for kind in rope_types(config).values():
-        if kind not in ROPE_TYPES:
-            raise UnsupportedModelError(f"{name}: rope_type={kind!r} is unknown; known: {', '.join(ROPE_TYPES)}")
     devices = {str(device) for device in (getattr(model, "hf_device_map", None) or {}).values()}
     if len(devices) > 1:
         raise UnsupportedModelError(f"{name} is spread over {', '.join(sorted(devices))}; load it on one device")
-    if reason := family.refuse(config):
-        raise UnsupportedModelError(f"{name}: the setting {reason} is not supported")
     return family
 
 

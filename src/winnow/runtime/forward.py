@@ -28,11 +28,11 @@ def advance(decoder: Decoder, batch: Sequence[tuple[State, list[int]]], *, decod
         stop = start + len(tokens)
         segments.append(Segment(state, start, stop, state.position, everywhere[start:stop], phase))
         start = stop
-        _count_full(decoder, state, len(tokens), phase)
-        state.position += len(tokens)
     with decoder.driving():
         hidden = Step(decoder, segments).run(ids)
-    for (state, _), phase in zip(batch, phases, strict=True):
+    for (state, tokens), phase in zip(batch, phases, strict=True):
+        _count_full(decoder, state, len(tokens), phase)
+        state.position += len(tokens)
         if phase:
             state.stats.fast_steps += state.read_less
             state.stats.slow_steps += not state.read_less

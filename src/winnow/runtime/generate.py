@@ -66,7 +66,7 @@ class Running:
 
     def take(self, logits: Tensor) -> str:
         """Choose the next token from `logits` [vocab]; returns the text that has become certain."""
-        token = self.sampler.next(logits, self.request.ids + self.tokens)
+        token = self.sampler.next(logits)
         if (report := self.sampler.report(logits, token)) is not None:
             self.logprobs.append(report)
         self.tokens.append(token)
@@ -87,7 +87,9 @@ class Running:
         if self.finish_reason is not None:
             self.state.measure()
             self.state.caches.clear()  # the bytes go back while others still run
-            piece += self.text.finish() if self.text is not None else ""
+            if self.text is not None:
+                piece += self.text.finish()
+                self.finish_reason = "stop" if self.text.stopped else self.finish_reason
         return piece
 
     def completion(self) -> Completion:
@@ -148,7 +150,7 @@ def _admit(
         Running(
             request=request,
             state=each,
-            sampler=Sampler(params, decoder.device, index),
+            sampler=Sampler(params, request.ids, decoder.device, index),
             started=started,
             sample_index=index,
             text=TextStream(tokenizer, tuple(params.stop)) if tokenizer is not None else None,

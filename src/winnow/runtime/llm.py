@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from jinja2 import TemplateError
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from winnow.errors import CapacityError, InputError, PlanError
+from winnow.errors import CapacityError, InputError, ModelError, PlanError
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.families import family_of
 from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.generate import Completion, Request, run
-from winnow.runtime.loading import load, parse_device, parse_dtype
+from winnow.runtime.loading import load, move, parse_device, parse_dtype
 from winnow.runtime.sampling import SamplingParams
 from winnow.runtime.sequence import new_sequence
 
@@ -25,7 +27,8 @@ class LLM:
     """A decoder and its tokenizer under a plan.
 
     Args:
-        model: "needle" (the bundled model), a model directory, a hub id, or a loaded PreTrainedModel.
+        model: "needle" (the bundled model), a model directory, a hub id, or a loaded PreTrainedModel, which is put into
+            evaluation mode, and moved or cast in place where device or dtype say so.
         plan: what `generate` does unless told otherwise; text or a Plan.
         device: "cpu", "cuda", ...; None: the model's own if it is loaded, else CUDA where there is one.
         dtype: of the weights and the cache, such as "bfloat16"; None: the checkpoint's own.
@@ -52,12 +55,14 @@ class LLM:
             raise InputError(f"prefill_chunk={prefill_chunk} and max_batch={max_batch} must be at least 1")
         wanted, kind = Plan.parse(plan), parse_dtype(dtype)
         if isinstance(model, PreTrainedModel):
-            self.model, self.tokenizer = model, tokenizer
-            if device is not None or kind is not None:
-                self.model = nn.Module.to(model, device=parse_device(device) if device else None, dtype=kind)
-        else:
+            family_of(model)
+            place = model.device if device is None else parse_device(device)
+            self.model, self.tokenizer = move(model, place, kind), tokenizer
+        elif isinstance(model, (str, Path)):
             self.model, found = load(model, device=parse_device(device), dtype=kind)
             self.tokenizer = tokenizer or found
+        else:
+            raise ModelError(f"a model is a name, a directory or a PreTrainedModel, not a {type(model).__name__}")
         self.decoder = Decoder(self.model)
         self.prefill_chunk = prefill_chunk
         self.max_batch = max_batch
@@ -155,9 +160,12 @@ class LLM:
         for index, message in enumerate(messages):
             if not (isinstance(message, dict) and {"role", "content"} <= message.keys()):
                 raise InputError(f'message {index} must be {{"role": ..., "content": ...}}, not {message!r}')
-        encoded: Any = self.tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=True, return_dict=True
-        )
+        try:
+            encoded: Any = self.tokenizer.apply_chat_template(
+                list(messages), add_generation_prompt=True, tokenize=True, return_dict=True
+            )
+        except TemplateError as error:
+            raise InputError(f"the model's chat template refuses this conversation: {error}") from error
         return list(encoded["input_ids"])
 
     def logits(self, ids: Sequence[int], *, decode_from: int | None = None, plan: str | Plan | None = None) -> Tensor:
@@ -176,7 +184,7 @@ class LLM:
                 raise PlanError(f"logits of a whole forward are for the full plan; give decode_from to run {chosen}")
             pieces = [tokens[i : i + self.prefill_chunk] for i in range(0, len(tokens), self.prefill_chunk)]
             hidden = [advance(self.decoder, [(state, piece)], decode=False) for piece in pieces]
-            return logits_of(self.decoder, torch.cat(hidden))
+            return logits_of(self.decoder, torch.cat(hidden)).clone()
         if not 1 <= decode_from <= len(tokens):
             raise InputError(f"decode_from={decode_from} must be between 1 and the {len(tokens)} tokens given")
         rows = [prefill(self.decoder, state, tokens[:decode_from], self.prefill_chunk)]
@@ -220,7 +228,9 @@ class LLM:
                 raise InputError(f"prompt {index} is empty; give at least one token")
             ids = list(self.tokenizer(prompt)["input_ids"])
         else:
-            ids = prompt.tolist() if isinstance(prompt, Tensor) else list(prompt)
+            ids = _listed(prompt)
+        if not isinstance(ids, list):
+            raise InputError(f"prompt {index} must be text or a list of token ids, not {prompt!r}")
         if not ids:
             raise InputError(f"prompt {index} is empty; give at least one token")
         vocab = self.decoder.shape.vocab
@@ -242,22 +252,32 @@ class LLM:
             )
 
     def _eos(self) -> frozenset[int]:
-        """The model's own stop tokens: of its generation config, else its config, and the tokenizer's."""
+        """The model's own stop tokens: those of its generation config, else of its config, and the tokenizer's."""
         generation = getattr(self.model, "generation_config", None)
         found = getattr(generation, "eos_token_id", None)
         if found is None:
             found = self.model.config.eos_token_id
-        own = found if isinstance(found, (list, tuple)) else [found]
+        own = list(found) if isinstance(found, (list, tuple)) else [found]
+        own.append(getattr(self.tokenizer, "eos_token_id", None))
         return frozenset(token for token in own if token is not None)
 
 
-def _many(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
+def _many(prompts: Any) -> list[Any]:
     """One prompt or several, as a list of prompts."""
-    if isinstance(prompts, (str, Tensor)):
+    if isinstance(prompts, str):
         return [prompts]
-    items = list(prompts)
-    if items and all(isinstance(item, int) for item in items):
-        return [items]
+    items = _listed(prompts)
+    if not isinstance(items, list):
+        raise InputError(f"prompts must be text, token ids, or a list of either, not a {type(prompts).__name__}")
     if not items:
         raise InputError("there are no prompts; give at least one")
-    return items
+    return [items] if all(isinstance(item, int) for item in items) else items
+
+
+def _listed(ids: Any) -> Any:
+    """A list of what tensors, arrays and sequences hold; anything else as it is."""
+    if hasattr(ids, "tolist"):
+        return ids.tolist()
+    if isinstance(ids, Sequence) and not isinstance(ids, (str, bytes)):
+        return [item.item() if hasattr(item, "item") and getattr(item, "ndim", 1) == 0 else item for item in ids]
+    return ids

@@ -2,6 +2,7 @@
 
 from importlib import resources
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -10,9 +11,10 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from winnow.errors import ModelError, UnsupportedModelError
-from winnow.runtime.families import FAMILIES
+from winnow.runtime.families import check_config
 
 BUNDLED = ("needle",)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 def load(
@@ -26,20 +28,17 @@ def load(
     path = str(resources.files("winnow") / "assets" / source) if source in BUNDLED else str(source)
     _check_directory(path)
     config = _config(path)
-    if config.model_type not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise UnsupportedModelError(f"{source}: model_type {config.model_type!r} is unknown; known: {known}")
+    check_config(config, str(source))
     return _weights(path, config, device, dtype), _tokenizer(path)
 
 
 def parse_dtype(name: str | torch.dtype | None) -> torch.dtype | None:
-    """`"bfloat16"` -> torch.bfloat16. Raises ModelError for anything that is not a floating dtype."""
-    if name is None or isinstance(name, torch.dtype):
-        return name
-    dtype = getattr(torch, name, None)
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ModelError(f"dtype {name!r} is unknown; use float32, bfloat16 or float16")
-    return dtype
+    """`"bfloat16"` -> torch.bfloat16. Raises ModelError for a dtype that models are not run in."""
+    if name is None or name in DTYPES.values():
+        return name  # type: ignore[return-value]
+    if name not in DTYPES:
+        raise ModelError(f"dtype {name!r} is unknown; use {', '.join(DTYPES)}")
+    return DTYPES[name]
 
 
 def parse_device(name: str | torch.device | None) -> torch.device:
@@ -50,9 +49,25 @@ def parse_device(name: str | torch.device | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ModelError(f"device {name!r} is unknown; use cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ModelError(f"device {str(name)!r} is not supported; use cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ModelError(f"device {str(name)!r} was asked for, but torch sees no GPU here; use cpu")
     return device
+
+
+def move(model: PreTrainedModel, device: torch.device, dtype: torch.dtype | None) -> PreTrainedModel:
+    """The same model on `device`, cast in place to `dtype` if one is given.
+
+    Rotary frequencies stay in float32, as they are when a checkpoint is loaded in another dtype: cast, they are off by
+    more than a radian a few thousand positions on.
+    """
+    rotary = getattr(model.model, "rotary_emb", nn.Module())
+    exact = {name: buffer.clone() for name, buffer in rotary.named_buffers()}
+    nn.Module.to(model, device=device, dtype=dtype)
+    for name, buffer in exact.items():
+        setattr(rotary, name, buffer.to(device))
+    return model
 
 
 def _check_directory(path: str) -> None:
@@ -84,12 +99,12 @@ def _weights(path: str, config: Any, device: torch.device, dtype: torch.dtype | 
         )
     except SafetensorError as error:
         raise ModelError(f"{path}: a safetensors file is damaged or cut short ({error}); download it again") from error
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, LookupError, EOFError, UnpicklingError) as error:
         raise ModelError(f"{path}: its weights cannot be loaded: {_first(error)}") from error
     model, report = loaded
     if missing := sorted(report["missing_keys"]):
         raise ModelError(f"{path}: the checkpoint lacks {len(missing)} tensors the model needs, such as {missing[0]}")
-    return nn.Module.to(model, device)
+    return move(model, device, None)
 
 
 def _tokenizer(path: str) -> PreTrainedTokenizerBase | None:
@@ -98,7 +113,7 @@ def _tokenizer(path: str) -> PreTrainedTokenizerBase | None:
         return None
     try:
         return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelError(f"{path}: its tokenizer cannot be loaded: {_first(error)}") from error
 
 

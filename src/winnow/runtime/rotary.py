@@ -46,13 +46,14 @@ class Rotary:
     @property
     def max_positions(self) -> int:
         """How many positions the model was made for, rope scaling included."""
-        limit = self.config.max_position_embeddings
+        stated = self.config.max_position_embeddings
+        limits = [stated]
         for kind, name in self._types.items():
             rope = self._parameters(kind)
-            if name in ("dynamic", "linear", "yarn", "llama3"):
-                original = rope.get("original_max_position_embeddings") or limit
-                limit = max(limit, int(rope["factor"] * original))
-        return limit
+            original = stated if name == "dynamic" else rope.get("original_max_position_embeddings")
+            if original and rope.get("factor"):
+                limits.append(int(rope["factor"] * original))
+        return max(limits)
 
     def identity(self, rows: int) -> tuple[Tensor, Tensor]:
         """cos = 1, sin = 0, as wide as the family's, so that a layer hands over q and k unrotated."""

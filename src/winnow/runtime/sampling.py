@@ -15,6 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 from winnow.errors import InputError
+from winnow.parameters import wrong_type
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        if problem := wrong_type(self):
+            raise InputError(problem)
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         rules = {
@@ -65,26 +68,32 @@ class SamplingParams:
 
 
 class Sampler:
-    """Chooses tokens for one sequence. index: which of the prompt's samples this is."""
+    """Chooses tokens for one sequence. prompt: its token ids; index: which of the prompt's samples this is."""
 
-    def __init__(self, params: SamplingParams, device: torch.device, index: int = 0) -> None:
+    def __init__(self, params: SamplingParams, prompt: list[int], device: torch.device, index: int = 0) -> None:
         self.params = params
         self._processors = _processors(params)
+        # Of the text so far only the repetition penalty looks at anything, and that at which tokens occur in it.
+        self._seen = dict.fromkeys(prompt if params.repetition_penalty != 1 else ())
         self._generator = torch.Generator(device)
         if params.seed is None:
             self._generator.seed()
         else:
             self._generator.manual_seed(params.seed + index)
 
-    def next(self, logits: Tensor, ids: list[int]) -> int:
-        """The token that follows `ids`. logits: [vocab] float32."""
+    def next(self, logits: Tensor) -> int:
+        """The token that follows. logits: [vocab] float32."""
         scores: Tensor = logits[None]
         if self._processors:
-            history: Any = torch.tensor([ids], device=logits.device)
+            history: Any = torch.tensor([list(self._seen)], dtype=torch.int64, device=logits.device)
             scores = self._processors(history, logits[None])
         if self.params.temperature == 0:
-            return int(scores.argmax())
-        return int(torch.multinomial(scores.softmax(-1)[0], 1, generator=self._generator))
+            token = int(scores.argmax())
+        else:
+            token = int(torch.multinomial(scores.softmax(-1)[0], 1, generator=self._generator))
+        if self.params.repetition_penalty != 1:
+            self._seen[token] = None
+        return token
 
     def report(self, logits: Tensor, token: int) -> dict[int, float] | None:
         """Log-probabilities of the likeliest tokens and of `token`, before processors; None where not asked for."""

@@ -52,8 +52,7 @@ def new_sequence(decoder: Decoder, plan: Plan, prompt: int, length: int, chunk: 
 
     caches = []
     for window in shape.windows:
-        bounds = [b for b in (plan.keep.bound(chunk), None if window is None else window - 1 + chunk) if b is not None]
-        limit = min(bounds, default=None)
+        limit = plan.keep.bound(chunk, window)
         wanted = prompt + min(length - prompt, HEADROOM)
         caches.append(LayerCache(make, max(1, wanted if limit is None else min(wanted, limit)), limit))
     rope_length = length if plan.keep.max_distance is None else min(length, plan.keep.max_distance)

@@ -26,7 +26,10 @@ Tables = dict[str | None, tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Segment:
-    """The rows of one sequence in a step: `[start, stop)` of the flat batch, at `positions` [rows], from `first` on."""
+    """The rows of one sequence in a step: `[start, stop)` of the flat batch, at `positions` [rows], from `first` on.
+
+    consecutive: whether the positions rise by one; not so where a compute policy has let rows stop.
+    """
 
     sequence: Sequence
     start: int
@@ -34,6 +37,7 @@ class Segment:
     first: int
     positions: Tensor
     decode: bool
+    consecutive: bool = True
 
 
 class Step:
@@ -104,7 +108,7 @@ class Step:
         """Append, ask the plan what to see and read, attend, evict. Returns [rows, q_heads, head_dim]."""
         sequence, rows = segment.sequence, slice(segment.start, segment.stop)
         cache, plan = sequence.caches[self.layer], sequence.plan
-        cache.append(k[:, rows], v[:, rows], segment.positions)
+        cache.append(k[:, rows], v[:, rows], segment.positions, segment.first if segment.consecutive else None)
         spans = plan.keep.spans(cache, segment.stop - segment.start, segment.first, segment.positions, window)
         if segment.decode:
             kept, spans = spans, plan.read.spans(cache, spans)
@@ -144,8 +148,11 @@ class Step:
             everyone = torch.arange(segment.stop - segment.start, device=segment.positions.device)
             index = everyone if choice is None else choice
             positions = segment.positions[index]
-            stop = start + index.shape[0]
-            segments.append(replace(segment, start=start, stop=stop, first=int(positions[0]), positions=positions))
+            stop, first, last = start + index.shape[0], int(positions[0]), int(positions[-1])
+            consecutive = last - first + 1 == stop - start
+            segments.append(
+                replace(segment, start=start, stop=stop, first=first, positions=positions, consecutive=consecutive)
+            )
             kept.append(segment.start + index)
             start = stop
         self.segments = segments

@@ -3,6 +3,7 @@
 from transformers import PreTrainedTokenizerBase
 
 REPLACEMENT = "�"  # what a decoder shows for bytes that are not yet a whole character
+LONGEST = 8  # tokens that may wait to become a character; bytes that are none after so many never will be
 
 
 class TextStream:
@@ -37,7 +38,8 @@ class TextStream:
     def _take(self, final: bool) -> None:
         known = self._decode(self._ids[self._context : self._done])
         now = self._decode(self._ids[self._context :])
-        if not final and (now.endswith(REPLACEMENT) or len(now) <= len(known)):
+        unfinished = now.endswith(REPLACEMENT) and len(self._ids) - self._done < LONGEST
+        if not final and (unfinished or len(now) <= len(known)):
             return
         before = len(self.text)
         self.text += now[len(known) :]

@@ -71,12 +71,15 @@ def haystack_from_directory(directory: str | Path) -> Haystack:
     folder = existing_directory(directory)
     texts: list[str] = []
     for path in sorted(folder.iterdir()):
-        if path.name.endswith(".jsonl.gz"):
-            texts += [field(record, "text", path, line) for line, record in read_records(path)]
-        elif path.name.endswith(".txt"):
-            texts.append(path.read_text(encoding="utf-8"))
-        elif path.name.endswith(".txt.xz"):
-            texts.append(lzma.decompress(path.read_bytes()).decode("utf-8"))
+        try:
+            if path.name.endswith(".jsonl.gz"):
+                texts += [field(record, "text", path, line) for line, record in read_records(path)]
+            elif path.name.endswith(".txt"):
+                texts.append(path.read_text(encoding="utf-8"))
+            elif path.name.endswith(".txt.xz"):
+                texts.append(lzma.decompress(path.read_bytes()).decode("utf-8"))
+        except (UnicodeDecodeError, lzma.LZMAError) as error:
+            raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
     if not texts:
         raise InputError(f"{folder} holds no text; expected *.jsonl.gz with a field 'text', *.txt or *.txt.xz")
     return Haystack.from_text("\n\n".join(texts))

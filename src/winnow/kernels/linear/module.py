@@ -66,10 +66,11 @@ class FastLinear(nn.Linear):
     """nn.Linear whose forward uses the kernel for few rows when nothing needs a gradient; same parameters."""
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self._parameters["weight"], self._parameters["bias"]
-        assert weight is not None
+        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
         rows = x.numel() // self.in_features
-        if not 0 < rows <= MAX_ROWS or x.dtype != weight.dtype or torch.is_grad_enabled() or type(x) is not Tensor:
+        if weight is None or not 0 < rows <= MAX_ROWS or torch.is_grad_enabled() or type(x) is not Tensor:
+            return F.linear(x, self.weight, self.bias)
+        if x.dtype != weight.dtype or x.dtype not in DTYPES or not weight.is_cpu:  # moved or cast since it was chosen
             return F.linear(x, weight, bias)
         return _run(x, weight, bias, rows)
 

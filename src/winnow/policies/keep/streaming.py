@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
-from winnow.policies.base import KeepPolicy, Span, cache_spans, evict_outside
+from winnow.policies.base import KeepPolicy, Span, cache_spans, evict_outside, window_bound
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Streaming(KeepPolicy):
     def max_distance(self) -> int:
         return self.sink + self.recent
 
-    def bound(self, chunk: int) -> int:
-        return self.sink + self.recent + chunk
+    def bound(self, chunk: int, window: int | None) -> int | None:
+        return window_bound(chunk, window) if self._window_governs(window) else self.sink + self.recent + chunk
 
     def spans(self, cache: LayerCache, rows: int, first: int, positions: Tensor, window: int | None) -> list[Span]:
         if first + rows <= self.sink + self.recent or self._window_governs(window):
