@@ -1,4 +1,7 @@
-"""Make the bundled model: `python -m recipes.needle --corpus DIR --out DIR`; the same command goes on after a stop."""
+"""Make the bundled model: `python -m recipes.needle --corpus DIR --out DIR`; the same command goes on after a stop.
+
+The model is written to DIR/model of --out.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from .config import TINY_STAGES, ModelConfig, RunConfig
+from .export import export
 from .train import train
 
 
@@ -32,6 +36,7 @@ def main() -> None:
     )  # fmt: skip
     stages = TINY_STAGES if flags.tiny else config.stages
     train(replace(config, stages=tuple(replace(s, tokens=int(s.tokens * flags.scale)) for s in stages)))
+    export(config.out, config.out / "model")
 
 
 if __name__ == "__main__":

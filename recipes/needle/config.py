@@ -46,9 +46,12 @@ STAGES = (
     Stage(name="copy", tokens=8_000_000, rows=((64, 1.0),), copying=1.0, text=0.0, until_loss=0.15),
     Stage(name="256", tokens=4_500_000, rows=((256, 1.0),), text=0.15, copying=0.1, stretch=0.3),
     Stage(name="512", tokens=2_000_000, rows=((512, 0.8), (256, 0.2)), copying=0.05, stretch=0.5, lr_end=2e-3),
-    Stage(name="1024", tokens=800_000, rows=((1024, 0.8), (256, 0.2)), copying=0.05, stretch=0.5, lr=2.5e-3, lr_end=2e-3),
     Stage(
-        name="2048", tokens=500_000, rows=((2048, 0.65), (512, 0.35)), text_weight=0.15, stretch=0.4,
+        name="1024", tokens=900_000, rows=((1024, 0.8), (256, 0.2)), copying=0.05, stretch=0.5,
+        lr=2.5e-3, lr_end=2e-3,
+    ),
+    Stage(
+        name="2048", tokens=600_000, rows=((2048, 0.65), (512, 0.35)), text_weight=0.15, stretch=0.4,
         lr=2.4e-3, lr_end=1.8e-3,
     ),
     Stage(
@@ -56,8 +59,12 @@ STAGES = (
         lr=2e-3, lr_end=1.2e-3,
     ),
     Stage(
-        name="8192", tokens=2_800_000, rows=((8192, 0.4), (4096, 0.35), (1024, 0.25)), text=0.2, text_weight=0.15,
-        stretch=0.1, lr=1.2e-3, lr_end=1e-4,
+        name="8192", tokens=2_300_000, rows=((8192, 0.7), (4096, 0.2), (1024, 0.1)), text=0.08, text_weight=0.15,
+        lr=1.5e-3, lr_end=5e-5,
+    ),
+    Stage(
+        name="polish", tokens=1_200_000, rows=((8192, 0.75), (4096, 0.25)), text=0.05, text_weight=0.1,
+        lr=7e-4, lr_end=3e-5,
     ),
 )  # fmt: skip
 

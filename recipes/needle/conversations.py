@@ -65,7 +65,7 @@ def draw_conversation(
     `vocabulary`: words for keys of records besides the short lists of `winnow.tasks.words`.
     """
     family = rng.choices(FAMILIES, SHARES)[0]
-    questions = 1 if rng.random() < 0.2 else rng.randint(2, max(3, min(32, tokens // 48)))
+    questions = 1 if rng.random() < 0.15 else rng.randint(2, max(3, min(32, tokens // 48)))
     if FAMILIES.index(family) < TEXT_FAMILIES:
         return _about_text(rng, tokens, haystack, tokenizer, family, questions)
     return _about_records(rng, tokens, tokenizer, family, questions, vocabulary)

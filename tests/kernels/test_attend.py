@@ -105,6 +105,13 @@ def test_every_kernel_is_the_definition_for_any_number_of_units(kernel, units, r
     assert_as_good_as_stock(kernel, tensors, past=units - min(rows, units))
 
 
+def test_many_blocks_of_units_and_of_rows_are_joined(kernel):
+    """More than any kernel's block of either; the largest logits come last, so that running maxima are raised."""
+    q, k, v, q_positions, k_positions = inputs(rows=600, units=4500, group=1, head_dim=32)
+    k *= torch.linspace(0.1, 2.0, 4500)[:, None]
+    assert_as_good_as_stock(kernel, (q, k, v, q_positions, k_positions), past=3900)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("group", [1, 2, 4, 7])
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128])

@@ -1,5 +1,8 @@
 """The linear kernel against its definition, and the switch of a model's layers."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -22,7 +25,7 @@ def random_layer(rows: int, outs: int, ins: int, dtype: torch.dtype, bias: bool)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("ins", [32, 96, 128, 160, 1024])
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 16])
 def test_the_kernel_loses_no_more_than_stock_torch(rows, ins, dtype, bias):
     for outs in (1, 7, 130):
         x, weight, shift = random_layer(rows, outs, ins, dtype, bias)
@@ -48,7 +51,7 @@ def test_leading_dimensions_and_views_are_kept():
 @pytest.mark.parametrize(
     ("x", "weight", "word"),
     [
-        (torch.zeros(9, 64), torch.zeros(4, 64), "does not fit"),
+        (torch.zeros(17, 64), torch.zeros(4, 64), "does not fit"),
         (torch.zeros(1, 32), torch.zeros(4, 64), "does not fit"),
         (torch.zeros(1, 64, dtype=torch.bfloat16), torch.zeros(4, 64), "does not fit"),
         (torch.zeros(1, 40), torch.zeros(4, 40), "multiple of 16"),
@@ -80,7 +83,7 @@ def model():
     return nn.Sequential(nn.Linear(64, 64), Adapter(64, 64), nn.Linear(64, 40), nn.Linear(40, 8)).eval()
 
 
-@pytest.mark.parametrize("rows", [1, 8, 9, 100])
+@pytest.mark.parametrize("rows", [1, 7, 16, 17, 100])
 @torch.no_grad()
 def test_a_switched_model_computes_the_same(model, rows):
     x = torch.randn(rows, 64)
@@ -117,9 +120,9 @@ def test_the_kernel_is_really_used(model, monkeypatch):
     monkeypatch.setattr(F, "linear", lambda x, *rest: calls.append(x.shape[0]) or stock(x, *rest))
     layer = nn.Sequential(model[0])
     with fast_linears(layer):
-        layer(torch.zeros(8, 64))
-        layer(torch.zeros(9, 64))
-    assert calls == [9]
+        layer(torch.zeros(16, 64))
+        layer(torch.zeros(17, 64))
+    assert calls == [17]
 
 
 def test_torchs_thread_count_is_followed_and_left_alone():
@@ -134,6 +137,22 @@ def test_torchs_thread_count_is_followed_and_left_alone():
             assert numba.get_num_threads() == min(threads, numba.config.NUMBA_NUM_THREADS)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("module", ["linear.cpu", "attend.cpu_decode", "attend.cpu_prefill"])
+def test_loading_kernels_leaves_torchs_thread_count_alone(module):
+    """In a process of its own: only the first load starts Numba's threads."""
+    program = f"""
+import torch
+torch.set_num_threads(1)
+import winnow.kernels.{module}, numba
+assert torch.get_num_threads() == 1, torch.get_num_threads()
+assert numba.get_num_threads() == 1, numba.get_num_threads()
+"""
+    threads = {"NUMBA_NUM_THREADS": "3", "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @torch.no_grad()

@@ -28,7 +28,8 @@ def llm(device):
 
 def test_greedy_equals_stock_generate(llm):
     ids = llm.tokenizer("The quick brown fox jumps over the lazy dog.")["input_ids"]
-    stock = llm.model.generate(torch.tensor([ids], device=llm.device), max_new_tokens=20, do_sample=False, eos_token_id=None)
+    prompt = torch.tensor([ids], device=llm.device)
+    stock = llm.model.generate(prompt, max_new_tokens=20, do_sample=False, eos_token_id=None)
     [out] = llm.generate([ids], SamplingParams(max_tokens=20, ignore_eos=True))
     assert out.token_ids == stock[0, len(ids) :].tolist()
     assert out.finish_reason == "length"

@@ -20,13 +20,15 @@ from winnow.bench.decode import measure_decode
 from winnow.bench.prefill import measure_prefill
 from winnow.bench.report import markdown, plot, table
 from winnow.bench.shapes import SHAPES, Shape, random_model, shape_named
-from winnow.bench.speed import STOCK, Measurement, better, machine_rates
+from winnow.bench.speed import STOCK, Measurement, Rates, machine_rates, typical
 from winnow.errors import InputError, WinnowError
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.loading import parse_device
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 
+Measure = Callable[[Decoder, Shape, Plan, int], tuple[list[Measurement], float]]
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 
 ShapeName = Annotated[str, typer.Option("--shape", help=f"One of {', '.join(SHAPES)}; the weights are random.")]
@@ -56,8 +58,8 @@ def decode_command(
 ) -> None:
     """Seconds per decode step after so many cached tokens."""
 
-    def measure(decoder: Decoder, sizes: Shape, length: int) -> tuple[list[Measurement], float]:
-        return measure_decode(decoder, sizes, Plan.parse(plan), length, repeats=repeats, warmup=warmup)
+    def measure(decoder: Decoder, sizes: Shape, chosen: Plan, length: int) -> tuple[list[Measurement], float]:
+        return measure_decode(decoder, sizes, chosen, length, repeats=repeats, warmup=warmup)
 
     settings = {"what": "decode", "chunk": None, "repeats": repeats, "warmup": warmup, "plan": plan}
     _run(shape, lengths, dtype, device, threads, settings, measure, as_json, out)
@@ -79,8 +81,8 @@ def prefill_command(
 ) -> None:
     """Seconds to prefill a prompt of so many tokens."""
 
-    def measure(decoder: Decoder, sizes: Shape, length: int) -> tuple[list[Measurement], float]:
-        return measure_prefill(decoder, sizes, Plan.parse(plan), length, repeats=repeats, warmup=warmup, chunk=chunk)
+    def measure(decoder: Decoder, sizes: Shape, chosen: Plan, length: int) -> tuple[list[Measurement], float]:
+        return measure_prefill(decoder, sizes, chosen, length, repeats=repeats, warmup=warmup, chunk=chunk)
 
     settings = {"what": "prefill", "chunk": chunk, "repeats": repeats, "warmup": warmup, "plan": plan}
     _run(shape, lengths, dtype, device, threads, settings, measure, as_json, out)
@@ -115,47 +117,62 @@ def _run(
     device: str,
     threads: int | None,
     settings: dict[str, Any],
-    measure: Callable[[Decoder, Shape, int], tuple[list[Measurement], float]],
+    measure: Measure,
     as_json: bool,
     out: Path | None,
 ) -> None:
-    shape, counts = shape_named(name), parse_lengths(lengths)
+    """Measure every length and show the records; they are written after each, so an interrupt loses one at most."""
+    shape, counts, plan = shape_named(name), parse_lengths(lengths), Plan.parse(settings["plan"])
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is unknown; known: {', '.join(DTYPES)}")
+    kind, where = DTYPES[dtype], parse_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    kind, where = DTYPES[dtype], torch.device(device)
+    command = f"python -m winnow.bench {shlex.join(sys.argv[1:])}"
+    document = {"command": command, "shape": name, "dtype": dtype, **settings, "machine": machine(where)}
+    document |= {"complete": False, "rates": {}, "records": []}
+    _write(out, document)
     screen = Console(stderr=True)
-    groups: list[tuple[list[Measurement], float]] = []
-    with Progress(console=screen, disable=not screen.is_terminal, transient=True) as progress:
-        task = progress.add_task("machine", total=len(counts) + 2)
-        rates = machine_rates(kind, where)
-        progress.update(task, advance=1, description=f"weights of {name}")
-        decoder = Decoder(random_model(shape, kind, where))
-        for count in counts:
-            progress.update(task, advance=1, description=f"{settings['what']} {count}")
-            groups.append(measure(decoder, shape, count))
-        rates = better(rates, machine_rates(kind, where))
+    try:
+        with Progress(console=screen, disable=not screen.is_terminal, transient=True) as progress:
+            task = progress.add_task(f"weights of {name}", total=len(counts) + 1)
+            decoder = Decoder(random_model(shape, kind, where))
+            plan.validate(decoder.shape)
+            samples, groups = [machine_rates(kind, where)], []
+            for count in counts:
+                progress.update(task, advance=1, description=f"{settings['what']} {count}")
+                groups.append(measure(decoder, shape, plan, count))
+                samples.append(machine_rates(kind, where))
+                document |= _figures(groups, typical(samples))
+                _write(out, document)
+        document["complete"] = True
+        _write(out, document)
+    except KeyboardInterrupt:
+        print("interrupted; this is what was finished", file=sys.stderr)
+    if as_json:
+        print(json.dumps(document, indent=2))
+    elif document["records"]:
+        _stdout().print(table(document))
+    if not document["complete"]:
+        raise typer.Exit(130)
+
+
+def _figures(groups: list[tuple[list[Measurement], float]], rates: Rates) -> dict[str, Any]:
+    """The records of what was measured, each next to stock's at the same length and to what the machine reaches."""
     records = []
     for measured, difference in groups:
         stock = next(each for each in measured if each.arm == STOCK)
-        for each in measured:
-            records.append({**each.to_dict(rates, stock), "logit_difference": difference})
-    document = {
-        "command": f"python -m winnow.bench {shlex.join(sys.argv[1:])}",
-        "shape": name,
-        "dtype": dtype,
-        **settings,
-        "machine": machine(where),
-        "rates": asdict(rates),
-        "records": records,
-    }
-    if out is not None:
+        records += [{**each.to_dict(rates, stock), "logit_difference": difference} for each in measured]
+    return {"rates": asdict(rates), "records": records}
+
+
+def _write(out: Path | None, document: dict[str, Any]) -> None:
+    if out is None:
+        return
+    try:
         out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    if as_json:
-        print(json.dumps(document, indent=2))
-    else:
-        _stdout().print(table(document))
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror}; give --out a path that can") from error
 
 
 def parse_lengths(text: str) -> list[int]:

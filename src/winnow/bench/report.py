@@ -30,7 +30,7 @@ def caption(document: Record) -> str:
     }[document["what"]]
     return (
         f"{what}. Medians of {document['repeats']} turns, ± half the interquartile range; the arms take turns. "
-        f"{machine['device']}, {machine['threads']} threads, {document['dtype']}. In the same run: copy "
+        f"{machine['device']}, {machine['threads']} threads, {document['dtype']}. Between the measurements: copy "
         f"{rates['copy_gb_s']:.1f} GB/s, read {rates['read_gb_s']:.1f} GB/s, GEMM {rates['gemm_gflop_s']:.0f} GFLOP/s; "
         "the floor is the bytes over the read rate or the FLOPs over the GEMM rate, whichever is longer."
     )

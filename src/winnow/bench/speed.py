@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Rates:
-    """What this machine reached in this run, at best: bytes read and written by a copy, bytes read by a sum, a GEMM."""
+    """What this machine reaches: bytes read and written by a copy, bytes read by a sum, a GEMM."""
 
     copy_gb_s: float
     read_gb_s: float
@@ -98,9 +98,9 @@ def machine_rates(dtype: torch.dtype, device: torch.device, *, size: int = 2**27
     return Rates(2 * numbers.nbytes / 1e9 / copy, numbers.nbytes / 1e9 / read, 2 * side**3 / 1e9 / gemm)
 
 
-def better(a: Rates, b: Rates) -> Rates:
-    """The higher of each rate."""
-    return Rates(*(max(one, other) for one, other in zip(asdict(a).values(), asdict(b).values(), strict=True)))
+def typical(samples: Sequence[Rates]) -> Rates:
+    """The median of each rate; shared machines have fast and slow minutes."""
+    return Rates(*(statistics.median(each) for each in zip(*(asdict(one).values() for one in samples), strict=True)))
 
 
 def _best(run: Callable[[], Tensor], device: torch.device) -> float:

@@ -8,7 +8,6 @@ import time
 
 import torch
 
-
 log = logging.getLogger(__name__)
 
 

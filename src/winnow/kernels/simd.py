@@ -19,6 +19,11 @@ from numba.core import cgutils, config, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
+from winnow.kernels.launch import match_torch_threads
+
+# Loading a compiled parallel kernel starts Numba's threads, and that must not change torch's thread count.
+match_torch_threads()
+
 LANES = 16
 
 # NUMBA_CPU_NAME makes Numba compile for another CPU than this one: then its features are not ours to use.
@@ -98,6 +103,13 @@ def read(builder: Any, address: Any, kind: Any, align: int) -> Any:
 
 def write(builder: Any, address: Any, value: Any, align: int) -> None:
     builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = align
+
+
+def prefetch(builder: Any, address: Any, lines: int) -> None:
+    """Ask for `lines` cache lines from `address` on, into the second-level cache; any address will do, none faults."""
+    for line in range(lines):
+        place = builder.inttoptr(builder.add(address, I64(64 * line)), I8.as_pointer())
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), place, I32(0), I32(2), I32(1))
 
 
 def at(builder: Any, base: Any, stride: Any, index: Any) -> Any:
@@ -343,9 +355,7 @@ def sums_of_sixteen(builder: Any, vectors: list[Any]) -> Any:
     # Where each vector's sum ends up, by letting the lanes carry names; then feed them so that it is in order.
     ends = tree([[i] * LANES for i in range(LANES)], lambda a, b, kept, added: [(a + b)[lane] for lane in kept])
     ordered = [vectors[ends.index(i)] for i in range(LANES)]
-    return tree(
-        ordered, lambda a, b, *halves: builder.fadd(*(shuffled(builder, a, b, lanes) for lanes in halves))
-    )
+    return tree(ordered, lambda a, b, *halves: builder.fadd(*(shuffled(builder, a, b, lanes) for lanes in halves)))
 
 
 # ---- tiles: several dot products, or several weighted sums, at once -------------------------------------------------
@@ -354,14 +364,16 @@ def sums_of_sixteen(builder: Any, vectors: list[Any]) -> Any:
 def dot_tile(queries: int, units: int) -> Any:
     """A function that stores queries x units dot products; the sums stay in registers until the end.
 
-    (a, a_stride, b, b_stride, size, out, out_stride, half): out[i, j] = a[i] . b[j] over `size` bytes, of bfloat16
-    (`half`) or float32; strides in bytes, each out[i] contiguous float32. Sixteen products are added up together, in a
-    third of the instructions that sixteen separate sums over lanes take.
+    (a, a_stride, b, b_stride, size, out, out_stride, ahead, half): out[i, j] = a[i] . b[j] over `size` bytes, of
+    bfloat16 (`half`) or float32; strides in bytes, each out[i] contiguous float32. Sixteen products are added up
+    together, in a third of the instructions that sixteen separate sums over lanes take. On the way, units * `size`
+    bytes at `ahead` are fetched: evenly, because a burst of prefetches stalls the products behind it.
     """
 
-    def emit(builder: Any, a: Any, b: Any, size: Any, out: Any, out_stride: Any, product: Any) -> None:
+    def emit(builder: Any, a: Any, b: Any, size: Any, out: Any, out_stride: Any, ahead: Any, product: Any) -> None:
         sums = [registers(builder, constant(0.0, F32X16)) for _ in range(queries * units)]
         with cgutils.for_range_slice(builder, I64(0), size, I64(64), I64) as (offset, _):
+            prefetch(builder, at(builder, ahead, offset, I64(units)), units)
             for i in range(queries):
                 for j in range(units):
                     total = sums[i * units + j]
@@ -379,17 +391,26 @@ def dot_tile(queries: int, units: int) -> Any:
                 place = builder.add(at(builder, out, out_stride, I64(i)), I64(4 * j))
                 write(builder, place, emit_sum(builder, loaded[i * units + j]), 4)
 
-    @operation(types.void, *(types.int64,) * 7, types.boolean)
+    @operation(types.void, *(types.int64,) * 8, types.boolean)
     def tile(
-        builder: Any, a: Any, a_stride: Any, b: Any, b_stride: Any, size: Any, out: Any, out_stride: Any, half: Any
+        builder: Any,
+        a: Any,
+        a_stride: Any,
+        b: Any,
+        b_stride: Any,
+        size: Any,
+        out: Any,
+        out_stride: Any,
+        ahead: Any,
+        half: Any,
     ) -> None:
         a = [at(builder, a, a_stride, I64(i)) for i in range(queries)]
         b = [at(builder, b, b_stride, I64(j)) for j in range(units)]
         with builder.if_else(builder.trunc(half, ir.IntType(1))) as (then, otherwise):
             with then:
-                emit(builder, a, b, size, out, out_stride, emit_dot_bf16)
+                emit(builder, a, b, size, out, out_stride, ahead, emit_dot_bf16)
             with otherwise:
-                emit(builder, a, b, size, out, out_stride, emit_dot_f32)
+                emit(builder, a, b, size, out, out_stride, ahead, emit_dot_f32)
 
     return tile
 
@@ -397,19 +418,28 @@ def dot_tile(queries: int, units: int) -> Any:
 def weigh_tile(queries: int, half: bool) -> Any:
     """A function that adds weighted rows to `queries` running sums of 32 columns, held in registers.
 
-    (weights, weights_stride, rows, rows_stride, count, sums, sums_stride):
+    (weights, weights_stride, rows, rows_stride, count, sums, sums_stride, ahead):
     sums[i] += sum over j < count of weights[i, j] * rows[j]; strides in bytes, sums float32, rows bfloat16 (`half`) or
-    float32, weights float32, or bfloat16 where `half` and HAS_BF16_DOT; those are followed by a 0 if `count` is odd.
+    float32, weights float32, or bfloat16 where `half` and HAS_BF16_DOT; those are followed by a 0 if `count` is odd. On
+    the way, as many bytes at `ahead` are fetched as the columns of `rows` have.
     """
     emit = _emit_weigh_pairs if half and HAS_BF16_DOT else _emit_weigh_rows(widened if half else None)
 
-    @operation(types.void, *(types.int64,) * 7)
+    @operation(types.void, *(types.int64,) * 8)
     def tile(
-        builder: Any, weights: Any, weights_stride: Any, rows: Any, rows_stride: Any, count: Any, sums: Any, stride: Any
+        builder: Any,
+        weights: Any,
+        weights_stride: Any,
+        rows: Any,
+        rows_stride: Any,
+        count: Any,
+        sums: Any,
+        sums_stride: Any,
+        ahead: Any,
     ) -> None:
         weights = [at(builder, weights, weights_stride, I64(i)) for i in range(queries)]
-        starts = [at(builder, sums, stride, I64(i)) for i in range(queries)]
-        emit(builder, weights, rows, rows_stride, count, starts)
+        starts = [at(builder, sums, sums_stride, I64(i)) for i in range(queries)]
+        emit(builder, weights, rows, rows_stride, count, starts, ahead)
 
     return tile
 
@@ -418,11 +448,12 @@ def _emit_weigh_rows(widen: Any) -> Callable[..., None]:
     """One row at a time; `widen` loads its 16 lanes as float32, or None where they are."""
     load, step = (widen, 32) if widen else (lambda builder, place: read(builder, place, F32X16, 4), 64)
 
-    def emit(builder: Any, weights: Any, rows: Any, rows_stride: Any, count: Any, sums: Any) -> None:
+    def emit(builder: Any, weights: Any, rows: Any, rows_stride: Any, count: Any, sums: Any, ahead: Any) -> None:
         places = [builder.add(start, I64(64 * c)) for start in sums for c in range(2)]
         kept = [registers(builder, read(builder, place, F32X16, 4)) for place in places]
         with cgutils.for_range(builder, count) as loop:
             row = at(builder, rows, rows_stride, loop.index)
+            prefetch(builder, at(builder, ahead, I64(2 * step), loop.index), step // 32)
             lanes = [load(builder, builder.add(row, I64(step * c))) for c in range(2)]
             for i, weight in enumerate(weights):
                 factor = spread(builder, read(builder, at(builder, weight, I64(4), loop.index), F32, 4))
@@ -443,7 +474,9 @@ ODD_BLOCKS = [column + 4 for column in EVEN_BLOCKS]
 IN_ORDER = [(EVEN_BLOCKS + ODD_BLOCKS).index(column) for column in range(2 * LANES)]
 
 
-def _emit_weigh_pairs(builder: Any, weights: Any, rows: Any, rows_stride: Any, count: Any, sums: Any) -> None:
+def _emit_weigh_pairs(
+    builder: Any, weights: Any, rows: Any, rows_stride: Any, count: Any, sums: Any, ahead: Any
+) -> None:
     """Two rows at a time, with the bfloat16 dot product."""
     kept = []
     for start in sums:
@@ -453,6 +486,7 @@ def _emit_weigh_pairs(builder: Any, weights: Any, rows: Any, rows_stride: Any, c
         ]
     last = builder.sub(count, I64(1))
     with cgutils.for_range_slice(builder, I64(0), count, I64(2), I64) as (index, _):
+        prefetch(builder, at(builder, ahead, I64(64), index), 2)
         following = builder.add(index, I64(1))
         # Past the end there may be NaN, and 0 * NaN is NaN: an odd last row is paired with itself, at weight 0.
         following = builder.select(builder.icmp_signed("<", following, count), following, last)

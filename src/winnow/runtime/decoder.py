@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from winnow.errors import ModelError
+from winnow.kernels.launch import compile_kernels
 from winnow.kernels.linear import fast_linears
 from winnow.policies.base import ModelShape
 from winnow.runtime.families import family_of
@@ -43,6 +44,7 @@ class Decoder:
         self.shape = self._shape()
         self._identity = self.rotary.identity(1)
         self._linears = fast_linears(model)
+        compile_kernels(model.device)
         self.rope_kinds = tuple(self._rope_kind(layer) for layer in range(len(self.layers)))
 
     @property

@@ -1,10 +1,10 @@
 """Attention of the rows of one sequence over its cache units in one layer.
 
-    reference.py     the definition
-    cpu_decode.py    few rows: Numba, bounded by reading K and V once
-    cpu_prefill.py   many rows: Numba, bounded by two matrix products
-    sdpa.py          torch's scaled_dot_product_attention: GPUs, and CPUs without Numba
-    blocked.py       plain torch, for what SDPA does not have
+reference.py     the definition
+cpu_decode.py    few rows: Numba, bounded by reading K and V once
+cpu_prefill.py   many rows: Numba, bounded by two matrix products
+sdpa.py          torch's scaled_dot_product_attention: GPUs, and CPUs without Numba
+blocked.py       plain torch, for what SDPA does not have
 """
 
 import functools

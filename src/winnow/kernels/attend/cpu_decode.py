@@ -64,51 +64,60 @@ def work_floats(vectors: int, head_dim: int) -> int:
 
 
 @njit(cache=True, error_model="numpy")
-def take_dots(q: int, k: int, count: int, size: int, logits: int, vectors: int, half: bool) -> None:
+def take_dots(q: int, k: int, v: int, count: int, size: int, logits: int, vectors: int, half: bool) -> None:
     """logits[i, j] = q[i] . k[j] for padded(vectors) x count; rows of `size` bytes, logits[i] PIECE floats apart.
 
-    Sixteen products at a time, and one by one what is left of a piece that is cut short.
+    Sixteen products at a time, and one by one what is left of a piece that is cut short. Meanwhile the same units of v,
+    which come next, are fetched: the hardware follows neither of two streams that stop and go.
     """
     row = 4 * PIECE
     wide = 16 if vectors == 1 else 8 if vectors == 2 else 4
     whole = count // wide * wide
     for i in range(0, vectors, 4):
         for j in range(0, whole, wide):
+            ahead = v + j * size if i == 0 else q
             if vectors == 1:
-                dots_1x16(q, size, k + j * size, size, size, logits + 4 * j, row, half)
+                dots_1x16(q, size, k + j * size, size, size, logits + 4 * j, row, ahead, half)
             elif vectors == 2:
-                dots_2x8(q, size, k + j * size, size, size, logits + 4 * j, row, half)
+                dots_2x8(q, size, k + j * size, size, size, logits + 4 * j, row, ahead, half)
             else:
-                dots_4x4(q + i * size, size, k + j * size, size, size, logits + i * row + 4 * j, row, half)
+                dots_4x4(q + i * size, size, k + j * size, size, size, logits + i * row + 4 * j, row, ahead, half)
         for j in range(whole, count):
+            ahead = v + j * size
             if vectors == 1:
-                dots_1x1(q, size, k + j * size, size, size, logits + 4 * j, row, half)
+                dots_1x1(q, size, k + j * size, size, size, logits + 4 * j, row, ahead, half)
             elif vectors == 2:
-                dots_2x1(q, size, k + j * size, size, size, logits + 4 * j, row, half)
+                dots_2x1(q, size, k + j * size, size, size, logits + 4 * j, row, ahead, half)
             else:
-                dots_4x1(q + i * size, size, k + j * size, size, size, logits + i * row + 4 * j, row, half)
+                dots_4x1(q + i * size, size, k + j * size, size, size, logits + i * row + 4 * j, row, ahead, half)
 
 
 @njit(cache=True, error_model="numpy")
-def add_weighted(weights: int, v: int, count: int, head_dim: int, sums: int, vectors: int, half: bool) -> None:
-    """sums[i] += weights[i] . v for padded(vectors) rows of head_dim float32, 32 of its columns at a time."""
+def add_weighted(
+    weights: int, v: int, following: int, count: int, head_dim: int, sums: int, vectors: int, half: bool
+) -> None:
+    """sums[i] += weights[i] . v for padded(vectors) rows of head_dim float32, 32 of its columns at a time.
+
+    Meanwhile the next piece of k, at `following`, is fetched.
+    """
     row, size, sums_row = 4 * PIECE, head_dim * (2 if half else 4), 4 * head_dim
     for c in range(0, head_dim, 32):
         columns = v + (2 * c if half else 4 * c)
         for i in range(0, vectors, 4):
             mine, place = weights + i * row, sums + 4 * (i * head_dim + c)
+            ahead = following + c // 32 * count * size * 32 // head_dim if i == 0 else sums
             if vectors == 1 and half:
-                weigh_1_half(mine, row, columns, size, count, place, sums_row)
+                weigh_1_half(mine, row, columns, size, count, place, sums_row, ahead)
             elif vectors == 1:
-                weigh_1(mine, row, columns, size, count, place, sums_row)
+                weigh_1(mine, row, columns, size, count, place, sums_row, ahead)
             elif vectors == 2 and half:
-                weigh_2_half(mine, row, columns, size, count, place, sums_row)
+                weigh_2_half(mine, row, columns, size, count, place, sums_row, ahead)
             elif vectors == 2:
-                weigh_2(mine, row, columns, size, count, place, sums_row)
+                weigh_2(mine, row, columns, size, count, place, sums_row, ahead)
             elif half:
-                weigh_4_half(mine, row, columns, size, count, place, sums_row)
+                weigh_4_half(mine, row, columns, size, count, place, sums_row, ahead)
             else:
-                weigh_4(mine, row, columns, size, count, place, sums_row)
+                weigh_4(mine, row, columns, size, count, place, sums_row, ahead)
 
 
 @njit(cache=True, error_model="numpy")
@@ -166,7 +175,7 @@ def attend_run(
         count = end - at
         if count == 0:
             break
-        take_dots(queries, k + at * size, count, size, logits, vectors, half)
+        take_dots(queries, k + at * size, v + at * size, count, size, logits, vectors, half)
         lanes = (count + 15) // 16 * 16
         for i in range(vectors):
             mine = logits + 4 * PIECE * i
@@ -180,7 +189,7 @@ def attend_run(
                 mine, lanes, ONE if softcap != 0 else scale, tops + 4 * i, totals + 4 * i,
                 sums + 4 * head_dim * i, head_dim, half and HAS_BF16_DOT,
             )  # fmt: skip
-        add_weighted(logits, v + at * size, count, head_dim, sums, vectors, half)
+        add_weighted(logits, v + at * size, k + (at + PIECE) * size, count, head_dim, sums, vectors, half)
         at = end
 
 
@@ -198,7 +207,7 @@ def merge_runs(
     top: Any = sink if has_sink else HIDDEN
     for run in range(0, runs * task_bytes, task_bytes):
         top = max(top, read_f32(tops + run))
-    total = np.float32(np.exp(sink - top)) if has_sink else ZERO
+    total: Any = np.float32(np.exp(sink - top)) if has_sink else ZERO
     for run in range(0, runs * task_bytes, task_bytes):
         if read_f32(totals + run) > 0:
             total += read_f32(totals + run) * np.exp(read_f32(tops + run) - top)
@@ -206,7 +215,7 @@ def merge_runs(
         value = splat(ZERO)
         for run in range(0, runs * task_bytes, task_bytes):
             if read_f32(totals + run) > 0:
-                share: Any = np.float32(np.exp(read_f32(tops + run) - top) / total)
+                share: Any = np.exp(read_f32(tops + run) - top) / total
                 value = fma(load_f32(sums + run + 4 * c), splat(share), value)
         if half:
             store_bf16(out + 2 * c, value)

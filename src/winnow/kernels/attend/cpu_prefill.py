@@ -33,7 +33,7 @@ from winnow.kernels.simd import (
 )
 
 BLOCK = 128  # units
-VECTORS = 288  # query vectors of a task: its memory, about 0.6 MiB, fits a second-level cache
+VECTORS = 96  # query vectors of a task: more would waste more of the blocks on the diagonal, fewer pack more often
 MAX_HEAD_DIM = 256
 QUERY_BYTES = 4 * MAX_HEAD_DIM  # from one query vector to the next
 LOGIT_BYTES = 4 * BLOCK  # from one vector's logits, later its weights, to the next
@@ -154,8 +154,13 @@ def attend_rows(
         partial = count < BLOCK or high > first or (window != 0 and low <= last - window)
         keys_of_block, values_of_block = k + start * size, v + start * size
         if partial:
+            ends = 0  # past the last unit that may be seen: a triangle's block is often short
             for j in range(BLOCK):
-                write_i64(positions + 8 * j, read_i64(k_positions + 8 * (start + j)) if j < count else NOWHERE)
+                position = read_i64(k_positions + 8 * (start + j)) if j < count else NOWHERE
+                write_i64(positions + 8 * j, position)
+                if position <= last:
+                    ends = j + 1
+            count = ends
         dead = count < BLOCK or low < oldest or high > last
         if dead:
             stage(keys_of_block, positions, oldest, last, size, staging)

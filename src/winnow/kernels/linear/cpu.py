@@ -1,8 +1,8 @@
 """One pass over the weights for up to a few rows, with Numba.
 
 A linear layer at one row reads every weight once and uses it once, so memory bandwidth bounds it. Each thread streams
-whole weight rows in order (the hardware prefetcher follows one stream better than four at once), and rows of x beyond
-the first multiply the weight row while it is in the first-level cache.
+whole weight rows in order: the hardware prefetcher follows one stream better than four at once. Several rows of x go
+against several weight rows in tiles of sixteen products, which fetch the next weight rows themselves.
 """
 
 import numpy as np
@@ -12,6 +12,7 @@ from winnow.kernels.simd import (
     add,
     dot_bf16,
     dot_f32,
+    dot_tile,
     read_bf16,
     read_f32,
     splat,
@@ -19,6 +20,8 @@ from winnow.kernels.simd import (
     write_bf16,
     write_f32,
 )
+
+tile_2x8, tile_4x4 = dot_tile(2, 8), dot_tile(4, 4)
 
 
 @njit(types.float32(types.int64, types.int64, types.int64, types.boolean), cache=True)
@@ -44,22 +47,52 @@ def dot(a: int, b: int, size: int, half: bool) -> float:
     return sum_lanes(add(add(s0, s1), add(s2, s3)))
 
 
-@njit(types.void(*(types.int64,) * 8, types.boolean), cache=True, parallel=True, nogil=True, error_model="numpy")
+@njit(cache=True, error_model="numpy")
+def put(value: float, bias: int, y: int, o: int, place: int, half: bool) -> None:
+    """y[place] = value + bias[o]; bias 0 for none."""
+    if bias != 0:
+        value += read_bf16(bias + 2 * o) if half else read_f32(bias + 4 * o)
+    if half:
+        write_bf16(y + 2 * place, value)
+    else:
+        write_f32(y + 4 * place, value)
+
+
+@njit(cache=True, error_model="numpy")
+def tiles(x: int, weight: int, y: int, rows: int, outs: int, first: int, last: int, row_bytes: int, half: bool) -> None:
+    """y[r, o] = x[r] . weight[o] for outputs [first, last), float32: sixteen at a time, and what is left one by one."""
+    wide, tall = (8, 2) if rows == 2 else (4, 4)
+    whole = first + (last - first) // wide * wide
+    for o in range(first, whole, wide):
+        outputs = weight + o * row_bytes
+        for r in range(0, rows, tall):
+            place = y + 4 * (r * outs + o)
+            ahead = outputs + wide * row_bytes if r == 0 else x
+            if rows == 2:
+                tile_2x8(x, row_bytes, outputs, row_bytes, row_bytes, place, 4 * outs, ahead, half)
+            else:
+                tile_4x4(x + r * row_bytes, row_bytes, outputs, row_bytes, row_bytes, place, 4 * outs, ahead, half)
+    for o in range(whole, last):
+        for r in range(rows):
+            write_f32(y + 4 * (r * outs + o), dot(x + r * row_bytes, weight + o * row_bytes, row_bytes, half))
+
+
+@njit(types.void(*(types.int64,) * 9, types.boolean), cache=True, parallel=True, nogil=True, error_model="numpy")
 def linear_kernel(
-    x: int, weight: int, bias: int, y: int, rows: int, outs: int, row_bytes: int, parts: int, half: bool
+    x: int, weight: int, bias: int, y: int, sums: int, rows: int, outs: int, row_bytes: int, parts: int, half: bool
 ) -> None:
     """y[r, o] = x[r] . weight[o] + bias[o]; contiguous and of one dtype, rows of x and weight `row_bytes` long.
 
-    bias: 0 for none. parts: runs of outputs handed to the threads. half: bfloat16, else float32.
+    bias: 0 for none. rows: 1, 2 or a multiple of 4. sums: room for rows x outs float32 where rows is above 1; may be y.
+    parts: runs of outputs handed to the threads. half: bfloat16, else float32.
     """
     for part in prange(parts):
-        for o in range(outs * part // parts, outs * (part + 1) // parts):
-            shift = np.float32(0.0)
-            if bias != 0:
-                shift = read_bf16(bias + 2 * o) if half else read_f32(bias + 4 * o)
+        first, last = outs * part // parts, outs * (part + 1) // parts
+        if rows == 1:
+            for o in range(first, last):
+                put(dot(x, weight + o * row_bytes, row_bytes, half), bias, y, o, o, half)
+        else:
+            tiles(x, weight, sums, rows, outs, first, last, row_bytes, half)
             for r in range(rows):
-                value = dot(x + r * row_bytes, weight + o * row_bytes, row_bytes, half) + shift
-                if half:
-                    write_bf16(y + 2 * (r * outs + o), value)
-                else:
-                    write_f32(y + 4 * (r * outs + o), value)
+                for o in range(first, last):
+                    put(read_f32(sums + 4 * (r * outs + o)), bias, y, o, r * outs + o, half)

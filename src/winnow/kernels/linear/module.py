@@ -12,7 +12,7 @@ from winnow.kernels.launch import match_torch_threads, numba_missing
 
 log = logging.getLogger(__name__)
 
-MAX_ROWS = 8  # above, matrix products win
+MAX_ROWS = 16  # above, matrix products win
 LINE_BYTES = 64  # the kernel reads whole cache lines: 32 bfloat16 or 16 float32
 DTYPES = (torch.bfloat16, torch.float32)
 
@@ -53,13 +53,17 @@ def _run(x: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     from winnow.kernels.linear.cpu import linear_kernel
 
     outs, ins = weight.shape
-    x = x.contiguous()
-    y = x.new_empty((*x.shape[:-1], outs))
+    half = x.dtype == torch.bfloat16
+    padded = rows if rows < 3 else -(-rows // 4) * 4  # as the kernel's tiles have it
+    shape = (*x.shape[:-1], outs)
+    x = x.contiguous() if padded == rows else F.pad(x.reshape(rows, ins), (0, 0, 0, padded - rows))
+    y = x.new_empty(shape if padded == rows else (padded, outs))
+    sums = torch.empty(padded, outs) if half and rows > 1 else y
     linear_kernel(
-        x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(),
-        rows, outs, ins * x.itemsize, torch.get_num_threads(), x.dtype == torch.bfloat16,
+        x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), sums.data_ptr(),
+        padded, outs, ins * x.itemsize, torch.get_num_threads(), half,
     )  # fmt: skip
-    return y
+    return y if padded == rows else y[:rows].view(shape)
 
 
 class FastLinear(nn.Linear):
