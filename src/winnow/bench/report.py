@@ -60,6 +60,7 @@ def plot(documents: Sequence[Record], path: Path) -> None:
     """Seconds over tokens, a panel per document; raises MissingExtraError without matplotlib."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import NullFormatter, ScalarFormatter
     except ImportError as error:
         raise MissingExtraError("plots need matplotlib: pip install 'winnow-llm[bench]'") from error
     figure = Figure(figsize=(5 * len(documents), 4), layout="constrained")
@@ -68,10 +69,13 @@ def plot(documents: Sequence[Record], path: Path) -> None:
             records = [record for record in document["records"] if record["arm"] == arm]
             lengths = [record["length"] for record in records]
             spread = [record["spread_s"] for record in records]
-            axis.errorbar(lengths, [r["median_s"] for r in records], spread, marker="o", capsize=3, label=arm)
+            label = arm if arm == STOCK else f"Winnow, {arm}"
+            axis.errorbar(lengths, [r["median_s"] for r in records], spread, marker="o", capsize=3, label=label)
             if arm == STOCK:
                 axis.plot(lengths, [r["floor_s"] for r in records], "k:", label="floor of this machine")
-        axis.set(xscale="log", yscale="log", xlabel="tokens", ylabel="seconds", xticks=lengths, xticklabels=lengths)
+        axis.set(xscale="log", yscale="log", xlabel="tokens", ylabel="seconds", xticks=lengths)
+        axis.xaxis.set(major_formatter=ScalarFormatter(), minor_formatter=NullFormatter())
+        axis.yaxis.set(major_formatter="{x:g}", minor_formatter=NullFormatter())
         axis.set_title(f"{document['shape']}, {document['what']}")
         axis.legend()
         axis.grid(alpha=0.3)
