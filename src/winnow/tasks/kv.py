@@ -23,7 +23,7 @@ def pair(key: str, value: str) -> str:
 
 def json_object(pairs: Sequence[tuple[str, str]]) -> str:
     """The pairs as one JSON object, a pair per line."""
-    return "{" + ",\n ".join(pair(key, value) for key, value in pairs) + "}"
+    return "{\n " + ",\n ".join(pair(key, value) for key, value in pairs) + "\n}"
 
 
 def question(key: str) -> str:
@@ -46,8 +46,8 @@ def ask_pair(
     index = round(depth * (count - 1))
     placed = [*pairs[:index], target, *pairs[index : count - 1]]
     context = json_object(placed)
-    start = sum(len(pair(*other)) + len(",\n ") for other in placed[:index])  # after the opening brace
-    place = start / max(1, len(context) - len("{}") - len(pair(*target)))
+    start = sum(len(pair(*other)) + len(",\n ") for other in placed[:index])  # after the opening brace and its line end
+    place = start / max(1, len(context) - len("{\n \n}") - len(pair(*target)))
     return Example(context, question(target[0]), pair(*target), (target[1],), (place,), limit)
 
 
