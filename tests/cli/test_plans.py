@@ -27,4 +27,5 @@ def test_a_listed_signature_with_defaults_is_a_plan(winnow):
     for policy in winnow("plans", "--json").json:
         if all("default" in parameter for parameter in policy["parameters"]):
             shown = winnow("plans", policy["name"]).out
-            Plan.parse(shown.splitlines()[0].removesuffix(policy["verb"]))
+            plan = Plan.parse(shown.splitlines()[0].removesuffix(policy["verb"]))
+            assert plan.policies[policy["verb"]] == POLICIES[policy["name"]]()
