@@ -12,8 +12,6 @@ from torch import Tensor
 
 STOCK = "transformers"
 
-Progress = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Rates:

@@ -145,11 +145,6 @@ def widened(builder: Any, address: Any) -> Any:
     return builder.bitcast(builder.shl(wide, constant(16, I32X16)), F32X16)
 
 
-@operation(vector, types.int64)
-def load_bf16(builder: Any, address: Any) -> Any:
-    return widened(builder, address)
-
-
 @operation(types.float32, types.int64)
 def read_bf16(builder: Any, address: Any) -> Any:
     bits = builder.zext(read(builder, address, I16, 2), I32)
@@ -229,11 +224,6 @@ def add(builder: Any, a: Any, b: Any) -> Any:
 @operation(vector, vector, vector)
 def mul(builder: Any, a: Any, b: Any) -> Any:
     return builder.fmul(a, b)
-
-
-@operation(vector, vector, vector)
-def div(builder: Any, a: Any, b: Any) -> Any:
-    return builder.fdiv(a, b)
 
 
 @operation(vector, vector, vector)

@@ -42,7 +42,7 @@ class Decoder:
         self.rotary = Rotary(model)
         self.layers = list(model.model.layers)[: self.config.num_hidden_layers]
         self.shape = self._shape()
-        self._identity = self.rotary.identity(1)
+        self._identity = self.rotary.identity()
         self._linears = fast_linears(model)
         compile_kernels(model.device)
         self.rope_kinds = tuple(self._rope_kind(layer) for layer in range(len(self.layers)))

@@ -55,7 +55,7 @@ class Rotary:
                 limits.append(int(rope["factor"] * original))
         return max(limits)
 
-    def identity(self, rows: int) -> tuple[Tensor, Tensor]:
+    def identity(self) -> tuple[Tensor, Tensor]:
         """cos = 1, sin = 0, as wide as the family's, so that a layer hands over q and k unrotated."""
         cos, _ = self.tables(self.choose(1), torch.zeros(1, dtype=torch.int64, device=self._sample.device))[
             self.kinds[0]
