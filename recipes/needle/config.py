@@ -66,6 +66,10 @@ STAGES = (
         name="polish", tokens=1_200_000, rows=((8192, 0.75), (4096, 0.25)), text=0.05, text_weight=0.1,
         lr=7e-4, lr_end=3e-5,
     ),
+    Stage(
+        name="far", tokens=7_500_000, rows=((8192, 0.75), (4096, 0.2), (1024, 0.05)), text=0.06, text_weight=0.15,
+        stretch=0.25, lr=1.6e-3, lr_end=2e-5,
+    ),
 )  # fmt: skip
 
 TINY_STAGES = (

@@ -81,7 +81,7 @@ def test_batch_mates_and_arrival_change_nothing(llm, trial, text):
             batch.reverse()
         at = batch.index((state, [token]))
         hidden = advance(llm.decoder, batch, decode=[len(tokens) == 1 for _, tokens in batch])
-        rows.append(logits_of(llm.decoder, hidden)[sum(len(tokens) for _, tokens in batch[:at])])
+        rows.append(logits_of(llm.decoder, hidden[at])[0])
     assert_same(torch.stack(rows), expected)
 
 
@@ -92,7 +92,7 @@ def test_evicted_units_are_gone(llm, trial, text):
     poison(state)
     rows = []
     for start in range(0, PROMPT, llm.prefill_chunk):
-        hidden = advance(llm.decoder, [(state, text[start : min(start + llm.prefill_chunk, PROMPT)])], decode=False)
+        [hidden] = advance(llm.decoder, [(state, text[start : min(start + llm.prefill_chunk, PROMPT)])], decode=False)
         poison(state)
     rows.append(logits_of(llm.decoder, hidden[-1:])[0])
     for token in text[PROMPT:]:
@@ -130,7 +130,7 @@ def test_bytes_are_those_of_the_tensors(llm, trial, text):
     storages = [t.untyped_storage().nbytes() for c in state.caches for t in (c.slab.keys, c.slab.values)]
     assert state.stats.allocated_bytes == sum(storages)
     for cache, window in zip(state.caches, llm.decoder.shape.windows, strict=True):
-        bound = trial.keep.bound(llm.prefill_chunk, window)
+        bound = trial.keep.bound(llm.prefill_chunk, state.window(window))
         assert bound is None or max(cache.peak, cache.slab.capacity) <= bound
 
 

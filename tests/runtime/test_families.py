@@ -51,9 +51,9 @@ def test_in_a_ragged_batch_with_three_others(model, text):
         if not live:
             continue
         batch = [(states[i], texts[i][fed[i] : fed[i] + takes[i]]) for i in live]
-        logits = logits_of(decoder, advance(decoder, batch, decode=[takes[i] == 1 for i in live]))
-        for i, part in zip(live, logits.split([takes[i] for i in live]), strict=True):
-            rows[i].append(part)
+        hidden = advance(decoder, batch, decode=[takes[i] == 1 for i in live])
+        for i, part in zip(live, hidden, strict=True):
+            rows[i].append(logits_of(decoder, part))
             fed[i] += takes[i]
     for ids, parts in zip(texts, rows, strict=True):
         assert_same(torch.cat(parts), stock_logits(model, ids))
@@ -73,9 +73,9 @@ def test_length_dependent_frequencies_are_chosen_per_sequence(device, text):
         llm = LLM(model)
         states = [new_sequence(llm.decoder, Plan(), len(ids), len(ids), 64) for ids in (text, text[:short])]
         batch = [(states[0], text), (states[1], text[:short])]
-        logits = logits_of(llm.decoder, advance(llm.decoder, batch, decode=False))
-        assert_same(logits[: len(text)], stock_logits(model, text))
-        assert_same(logits[len(text) :], stock_logits(model, text[:short]))
+        long_rows, short_rows = advance(llm.decoder, batch, decode=False)
+        assert_same(logits_of(llm.decoder, long_rows), stock_logits(model, text))
+        assert_same(logits_of(llm.decoder, short_rows), stock_logits(model, text[:short]))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 
 from models import small_model, stock_logits
 from winnow import LLM, Plan
-from winnow.policies.base import ComputePolicy, Span
+from winnow.policies.base import Choice, ComputePolicy, Span
 from winnow.policies.keep.everything import Everything
 from winnow.runtime.forward import advance, logits_of
 from winnow.runtime.sequence import new_sequence
@@ -15,14 +15,19 @@ from winnow.runtime.sequence import new_sequence
 
 @dataclass(frozen=True)
 class LastRowsAbove(ComputePolicy):
-    """Only the last `rows` rows of a segment enter the layers from `layer` on."""
+    """Only the `last` tokens of a segment enter the layers from `layer` on."""
 
     layer: int
     last: int
     name = "last_rows_above"
 
-    def rows(self, layer, positions):
-        return None if layer < self.layer else torch.arange(positions.shape[0], device=positions.device)[-self.last :]
+    leaves_gaps = True
+
+    def entrances(self, shape):
+        return [self.layer]
+
+    def choose(self, entrance):
+        return Choice(torch.arange(entrance.known, device=entrance.visible.device)[-self.last :])
 
 
 def below_then_above(model, ids, layer, last):
@@ -46,9 +51,9 @@ def test_rows_that_stop_leave_the_others_right(text, device):
     shallow = Plan(compute=LastRowsAbove(layer=2, last=3))
     states = [new_sequence(decoder, plan, 40, 40, 40) for plan in (shallow, Plan(), shallow)]
     prompts = [text[:20], text[5:12], text[:31]]
-    logits = logits_of(decoder, advance(decoder, list(zip(states, prompts, strict=True)), decode=False))
-    assert logits.shape[0] == 3 + 7 + 3
-    first, full, second = logits.split([3, 7, 3])
+    hidden = advance(decoder, list(zip(states, prompts, strict=True)), decode=False)
+    assert [len(rows) for rows in hidden] == [3, 7, 3]
+    first, full, second = (logits_of(decoder, rows) for rows in hidden)
     for got, ids in ((first, prompts[0]), (second, prompts[2])):
         with torch.device(device):
             expected = below_then_above(model, ids, layer=2, last=3)
@@ -61,13 +66,17 @@ def test_rows_that_stop_leave_the_others_right(text, device):
 
 @dataclass(frozen=True)
 class EveryFourth(ComputePolicy):
-    """Every fourth row of a chunk, and its last, enter the layers above the first."""
+    """Every fourth token of the prompt, and the last of a chunk, enter the layers above the first."""
 
     name = "every_fourth"
+    leaves_gaps = True
 
-    def rows(self, layer, positions):
-        index = torch.arange(positions.shape[0], device=positions.device)
-        return index[(index % 4 == 0) | (index == index[-1])] if layer == 1 and len(index) > 1 else None
+    def entrances(self, shape):
+        return [1]
+
+    def choose(self, entrance):
+        index = torch.arange(entrance.known)
+        return Choice(index[(index % 4 == 0) | (index == index[-1])]) if not entrance.decode else None
 
 
 @dataclass(frozen=True)

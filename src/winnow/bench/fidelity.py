@@ -12,6 +12,7 @@ from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
 from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.llm import LLM
+from winnow.runtime.scorer import admit
 from winnow.runtime.sequence import new_sequence
 
 BLOCK = 64  # rows whose logits are held at once: [64, vocab]
@@ -71,8 +72,10 @@ def fidelity(
             f"prompt_tokens={prompt_tokens} must be between 1 and {len(tokens) - 1}: the text's tokens - 1"
         )
     chunk, decoder = llm.prefill_chunk, llm.decoder
-    states = [new_sequence(decoder, each, prompt_tokens, len(tokens), chunk) for each in (Plan(), chosen)]
-    logits = torch.stack([prefill(decoder, state, tokens[:prompt_tokens], chunk) for state in states])
+    prompt, new = tokens[:prompt_tokens], len(tokens) - prompt_tokens
+    admitted = [admit(decoder, llm.tokenizer, each, prompt, new, chunk) for each in (Plan(), chosen)]
+    states = [state for state, _ in admitted]
+    logits = torch.stack([prefill(decoder, state, seen, chunk) for state, seen in admitted])
     progress(prompt_tokens)
     totals = torch.zeros(4, dtype=torch.float64)
     for position in range(prompt_tokens, len(tokens)):
@@ -95,7 +98,7 @@ def perplexity(llm: LLM, ids: Sequence[int], *, progress: Callable[[int], None] 
     total = 0.0
     for start in range(0, len(tokens) - 1, llm.prefill_chunk):
         piece = tokens[start : min(start + llm.prefill_chunk, len(tokens) - 1)]
-        hidden = advance(llm.decoder, [(state, piece)], decode=False)
+        [hidden] = advance(llm.decoder, [(state, piece)], decode=False)
         for row in range(0, len(piece), BLOCK):
             logprobs = logits_of(llm.decoder, hidden[row : row + BLOCK]).log_softmax(-1)
             following = torch.tensor(tokens[start + row + 1 : start + row + 1 + len(logprobs)], device=logprobs.device)

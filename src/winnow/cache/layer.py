@@ -119,6 +119,11 @@ class LayerCache:
         self.slab, self.head, self.start, self.stop = target, 0, 0, kept
         self.gapless = False
 
+    def live_positions(self) -> Tensor:
+        """Positions `[..., length]` of the live units, in the order of their slots."""
+        recent = self.positions[..., self.start : self.stop]
+        return torch.cat((self.positions[..., : self.head], recent), -1) if self.head else recent
+
     def live(self) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values `[kv_heads, length, head_dim]` and positions `[..., length]` of the live units; a copy."""
         slots = [torch.arange(0, self.head), torch.arange(self.start, self.stop)]

@@ -1,6 +1,6 @@
 """What every policy is: a frozen dataclass of parameters that answers one of the four questions of a plan.
 
-    compute   which rows enter a layer                      `ComputePolicy.rows`
+    compute   which tokens go on at a layer                 `ComputePolicy.choose`
     keep      which units stay, and which a row may see     `KeepPolicy.spans`, `KeepPolicy.evict`
     read      which of the kept units a decode step reads   `ReadPolicy.spans`
     store     how a unit is held                            `StorePolicy.slab`
@@ -10,8 +10,8 @@ runtime asks the four questions at fixed places and never asks which policy it h
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from winnow.errors import PlanError
 from winnow.parameters import wrong_type
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from winnow.cache.layer import LayerCache, Slab
 
 VERBS = ("compute", "keep", "read", "store")
@@ -34,6 +36,7 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     hidden: int
+    mlp: int  # width of the MLP; of a mixture, of the experts that a token goes through
     vocab: int
     windows: tuple[int | None, ...]  # per layer: the sliding window in tokens, None for full attention
     max_positions: int
@@ -91,23 +94,115 @@ class Policy:
             raise PlanError(f"{self.name}: {message}")
 
 
+@dataclasses.dataclass(frozen=True)
+class Entrance:
+    """What is known when a step of one sequence is about to enter a layer where its compute policy chooses.
+
+    prompt: prompt tokens; known: tokens so far, the rows of this step included; decode: the phase.
+    visible: [tokens] positions that this step still sees, ascending, the current token last.
+    aside: [tokens] bool, which of them an earlier step has set aside here, so that to let them go on is to revive them.
+    signals: for every layer of `ComputePolicy.signals` since the last choice, [tokens] float32, how much the current
+    token attends to each, as the mean over query heads; 0 for what the layer does not see or hold; none before the
+    prompt is complete. revived: tokens revived so far in this step.
+    """
+
+    layer: int
+    shape: ModelShape
+    prompt: int
+    known: int
+    decode: bool
+    visible: Tensor
+    aside: Tensor
+    signals: Sequence[Tensor]
+    revived: int
+
+    @property
+    def prompt_complete(self) -> bool:
+        """Whether the last prompt token is among the rows of this step or earlier ones."""
+        return self.known >= self.prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Which tokens go on, and what becomes of the others.
+
+    going: index into `Entrance.visible`, ascending; from this layer on the step sees no others. Tokens among them that
+    were set aside here are computed now. aside: hidden states of rows that stop are kept, for an earlier step's choice
+    to be undone; otherwise they are freed, and what earlier steps set aside here too. gone: the tokens that stop are
+    evicted from the layers below as well.
+    """
+
+    going: Tensor
+    aside: bool = False
+    gone: bool = False
+
+    @classmethod
+    def wait(cls, entrance: Entrance) -> "Choice":
+        """Nothing goes on before the prompt is complete: the rows of this chunk are set aside until then."""
+        return cls(entrance.visible.new_empty(0), aside=True)
+
+
+class Scorer(Protocol):
+    """What a policy that shortens prompts may ask of a language model: the plan's own, or another one by name."""
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The model's tokenizer. Raises InputError where it has none."""
+
+    def surprisal(self, ids: list[int]) -> list[float]:
+        """-ln P(token | the tokens before it) for every token but the first."""
+
+    def other(self, model: str) -> "Scorer":
+        """The same questions to another model: a name, a directory or a hub id. Raises ModelError."""
+
+
 class ComputePolicy(Policy):
     """Which prompt tokens are computed in which layer."""
 
     verb = "compute"
 
-    def rows(self, layer: int, positions: Tensor) -> Tensor | None:
-        """Index of the rows of a segment that enter `layer`, ascending; None: all of them.
+    @property
+    def revives(self) -> bool:
+        """Whether tokens that stopped at a layer may go on from there in a later step."""
+        return False
 
-        positions: [rows] of the rows that left the layer below. The last row of a segment always goes on.
-        """
+    @property
+    def relaxed(self) -> bool:
+        """Whether revived tokens see all units of earlier steps, also of later positions (but for windowed layers)."""
+        return False
+
+    @property
+    def leaves_gaps(self) -> bool:
+        """Whether layers may hold units whose positions do not follow each other."""
+        return bool(self.revives)
+
+    def entrances(self, shape: ModelShape) -> Collection[int]:
+        """The layers at whose entrance `choose` is asked."""
+        return ()
+
+    def signals(self, shape: ModelShape) -> Collection[int]:
+        """The layers in which the attention of the current token is wanted; see `Entrance.signals`."""
+        return ()
+
+    def choose(self, entrance: Entrance) -> Choice | None:
+        """Who goes on; None: every visible token. The current token always does, unless the choice is to wait."""
         return None
+
+    def shorten(self, ids: list[int], scorer: "Scorer") -> list[int]:
+        """Index of the prompt tokens that the model gets to see at all, ascending; their positions are renumbered."""
+        return list(range(len(ids)))
+
+    def prompt_rows(self, shape: ModelShape, prompt: int) -> list[int]:
+        """Per layer, how many of `prompt` prompt tokens are computed in prefill; a closed formula."""
+        return [prompt] * shape.layers
 
 
 class KeepPolicy(Policy):
     """Which units stay in a layer's cache, and which of them a row may see."""
 
     verb = "keep"
+    # Whether it can act where the positions in a layer's cache have gaps, or do not rise because tokens were revived.
+    takes_gaps: ClassVar[bool] = False
 
     @property
     def max_distance(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from winnow.policies.base import Policy
 from winnow.policies.compute.full import Full
+from winnow.policies.compute.lazyllm import LazyLLM
 from winnow.policies.keep.everything import Everything
 from winnow.policies.keep.streaming import Streaming
 from winnow.policies.read.dense import Dense
@@ -9,6 +10,7 @@ from winnow.policies.store.plain import Plain
 
 _POLICIES: tuple[type[Policy], ...] = (
     Full,
+    LazyLLM,
     Everything,
     Streaming,
     Dense,

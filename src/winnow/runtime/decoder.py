@@ -100,6 +100,8 @@ class Decoder:
             kv_heads=config.num_key_value_heads,
             head_dim=head_dim,
             hidden=config.hidden_size,
+            mlp=(getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
+            * getattr(config, "num_experts_per_tok", 1),
             vocab=config.vocab_size,
             windows=tuple(self.family.window(config, layer) for layer in range(len(self.layers))),
             max_positions=self.rotary.max_positions,

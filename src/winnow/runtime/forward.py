@@ -5,17 +5,21 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from winnow.runtime.block import Segment
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.sequence import Sequence as State
-from winnow.runtime.step import Segment, Step
+from winnow.runtime.step import Step
 
 
 @torch.inference_mode()
-def advance(decoder: Decoder, batch: Sequence[tuple[State, list[int]]], *, decode: bool | Sequence[bool]) -> Tensor:
+def advance(
+    decoder: Decoder, batch: Sequence[tuple[State, list[int]]], *, decode: bool | Sequence[bool]
+) -> list[Tensor]:
     """Feed each sequence its next tokens in one step; one row for a decode step, more for a chunk of a prompt.
 
     batch: (state, token ids) pairs, each state once. decode: whether the rows are decode-phase, for all or for each.
-    Returns the hidden states [rows, hidden] after the last layer; states are one step further.
+    Returns for each the hidden states [rows, hidden] of the rows that reached the end of the last layer, the last
+    token's last; none where the compute policy waits for the rest of the prompt. States are one step further.
     """
     phases = [decode] * len(batch) if isinstance(decode, bool) else decode
     ids = torch.tensor([token for _, tokens in batch for token in tokens], device=decoder.device)
@@ -26,7 +30,8 @@ def advance(decoder: Decoder, batch: Sequence[tuple[State, list[int]]], *, decod
     segments, start = [], 0
     for (state, tokens), phase in zip(batch, phases, strict=True):
         stop = start + len(tokens)
-        segments.append(Segment(state, start, stop, state.position, everywhere[start:stop], phase))
+        known = state.position + len(tokens)
+        segments.append(Segment(state, start, stop, state.position, everywhere[start:stop], phase, known))
         start = stop
     with decoder.driving():
         hidden = Step(decoder, segments).run(ids)
@@ -53,14 +58,15 @@ def prefill(
     """Process a prompt, `chunk` tokens a step; returns the logits after it, [vocab] float32. progress: tokens done."""
     for start in range(0, len(ids), chunk):
         piece = ids[start : start + chunk]
-        hidden = advance(decoder, [(state, piece)], decode=False)
+        [hidden] = advance(decoder, [(state, piece)], decode=False)
         progress(len(piece))
     return logits_of(decoder, hidden[-1:])[0]
 
 
 def decode(decoder: Decoder, batch: Sequence[tuple[State, int]]) -> Tensor:
     """One decode step of every sequence in `batch` (state, token id); returns logits [len(batch), vocab] float32."""
-    return logits_of(decoder, advance(decoder, [(state, [token]) for state, token in batch], decode=True))
+    hidden = advance(decoder, [(state, [token]) for state, token in batch], decode=True)
+    return logits_of(decoder, torch.cat([rows[-1:] for rows in hidden]))
 
 
 def _count_full(decoder: Decoder, state: State, rows: int, phase: bool) -> None:
@@ -68,5 +74,5 @@ def _count_full(decoder: Decoder, state: State, rows: int, phase: bool) -> None:
     shape = decoder.shape
     state.stats.rows_full += rows * shape.layers
     if phase:
-        seen = state.position + rows
+        seen = state.omitted + state.position + rows
         state.stats.units_full += shape.kv_heads * sum(seen if w is None else min(seen, w) for w in shape.windows)

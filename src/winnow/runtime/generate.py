@@ -13,7 +13,8 @@ from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.forward import decode, prefill
 from winnow.runtime.sampling import Sampler, SamplingParams
-from winnow.runtime.sequence import Sequence, new_sequence
+from winnow.runtime.scorer import admit
+from winnow.runtime.sequence import Sequence
 from winnow.runtime.text import TextStream
 from winnow.stats import Stats
 
@@ -142,9 +143,10 @@ def _admit(
 ) -> tuple[list[Running], Tensor]:
     """Prefill a prompt once and fork it into its samples; also returns the logits [vocab] after the prompt."""
     started = time.perf_counter()
-    prompt, params = len(request.ids), request.params
-    state = new_sequence(decoder, request.plan, prompt, prompt + params.max_tokens, chunk)
-    logits = prefill(decoder, state, request.ids, chunk, progress)
+    params = request.params
+    state, prompt = admit(decoder, tokenizer, request.plan, request.ids, params.max_tokens, chunk)
+    progress(state.omitted)
+    logits = prefill(decoder, state, prompt, chunk, progress)
     states = [state.fork() for _ in range(params.n - 1)] + [state]
     samples = [
         Running(

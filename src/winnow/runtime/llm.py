@@ -17,6 +17,7 @@ from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.generate import Completion, Request, run
 from winnow.runtime.loading import load, move, parse_device, parse_dtype
 from winnow.runtime.sampling import SamplingParams
+from winnow.runtime.scorer import admit
 from winnow.runtime.sequence import new_sequence
 
 Prompt = str | Sequence[int]
@@ -178,17 +179,19 @@ class LLM:
         chosen = self._plan(plan)
         tokens = self._ids(ids, 0)
         self._check_length(len(tokens), 0, chosen)
-        state = new_sequence(self.decoder, chosen, len(tokens), len(tokens), self.prefill_chunk)
         if decode_from is None:
             if not chosen.is_full:
                 raise PlanError(f"logits of a whole forward are for the full plan; give decode_from to run {chosen}")
+            state = new_sequence(self.decoder, chosen, len(tokens), len(tokens), self.prefill_chunk)
             pieces = [tokens[i : i + self.prefill_chunk] for i in range(0, len(tokens), self.prefill_chunk)]
-            hidden = [advance(self.decoder, [(state, piece)], decode=False) for piece in pieces]
+            hidden = [advance(self.decoder, [(state, piece)], decode=False)[0] for piece in pieces]
             return logits_of(self.decoder, torch.cat(hidden)).clone()
         if not 1 <= decode_from <= len(tokens):
             raise InputError(f"decode_from={decode_from} must be between 1 and the {len(tokens)} tokens given")
-        rows = [prefill(self.decoder, state, tokens[:decode_from], self.prefill_chunk)]
-        rows += [decode(self.decoder, [(state, token)])[0] for token in tokens[decode_from:]]
+        prompt, fed = tokens[:decode_from], tokens[decode_from:]
+        state, seen = admit(self.decoder, self.tokenizer, chosen, prompt, len(fed), self.prefill_chunk)
+        rows = [prefill(self.decoder, state, seen, self.prefill_chunk)]
+        rows += [decode(self.decoder, [(state, token)])[0] for token in fed]
         return torch.stack(rows)
 
     def _stream(

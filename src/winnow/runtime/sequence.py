@@ -1,8 +1,13 @@
 """The state of one sequence: its tokens, its units, its frequencies, and what it has cost so far."""
 
 import copy
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
+from torch import Tensor
+
+from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache, Slab
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
@@ -17,23 +22,49 @@ HEADROOM = 256  # units reserved for new tokens beyond the prompt; a slab that i
 class Sequence:
     """One text being processed. Forks are independent and share no memory.
 
-    position: the next token's. read_less: whether the decode step in progress read fewer units than are kept.
+    prompt: tokens of the prompt that the model sees; omitted: those it does not, because the plan shortened it.
+    chunk: rows a step is meant to hold. position: the next token's. aside: per layer where the compute policy chooses,
+    what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
+    observe: called after the attention of every layer with (layer, the rows' Segment, their Views, the signals so far).
     """
 
     plan: Plan
     shape: ModelShape
     caches: list[LayerCache]
+    aside: dict[int, Aside]
     frequencies: Frequencies
+    prompt: int
+    chunk: int
     position: int
     stats: Stats
+    entrances: Collection[int]
+    signals: Collection[int]
+    omitted: int = 0
     read_less: bool = False
+    observe: Callable[..., Any] | None = None
 
     def fork(self) -> "Sequence":
         """An independent copy of the state: the same logits come out of both for the same tokens."""
         twin = copy.copy(self)
         twin.caches = [cache.fork() for cache in self.caches]
+        twin.aside = {layer: aside.fork() for layer, aside in self.aside.items()}
         twin.stats = copy.copy(self.stats)
         return twin
+
+    def window(self, window: int | None) -> int | None:
+        """A layer's window as far as eviction goes: a token that is revived may need units that have left it."""
+        return None if self.plan.compute.revives else window
+
+    def forget(self, seen: Tensor, below: int) -> None:
+        """Evict the units of tokens that are not `seen`, [known] bool, from the layers below `below`."""
+        for cache in self.caches[:below]:
+            positions = cache.live_positions()
+            if not (kept := seen[positions]).all():
+                cache.retain(kept.nonzero().flatten())
+
+    def note_aside(self) -> None:
+        """Note the most bytes that were ever set aside at once."""
+        self.stats.aux_bytes = max(self.stats.aux_bytes, sum(aside.nbytes for aside in self.aside.values()))
 
     def measure(self) -> None:
         """Note the bytes held now, and the most each layer ever held."""
@@ -42,18 +73,36 @@ class Sequence:
         self.stats.allocated_bytes = sum(cache.slab.nbytes for cache in self.caches)
 
 
-def new_sequence(decoder: Decoder, plan: Plan, prompt: int, length: int, chunk: int) -> Sequence:
-    """A sequence with no token yet. prompt: its tokens; length: with the most that will follow; chunk: rows a step."""
+def new_sequence(decoder: Decoder, plan: Plan, prompt: int, length: int, chunk: int, omitted: int = 0) -> Sequence:
+    """A sequence with no token yet.
+
+    prompt: the prompt's tokens that the model sees; length: with the most that will follow; chunk: rows a step;
+    omitted: prompt tokens that it does not see.
+    """
     shape = decoder.shape
     device, dtype = decoder.device, decoder.dtype
 
     def make(capacity: int) -> Slab:
         return plan.store.slab(shape.kv_heads, capacity, shape.head_dim, dtype, device)
 
-    caches = []
-    for window in shape.windows:
-        limit = plan.keep.bound(chunk, window)
-        wanted = prompt + min(length - prompt, HEADROOM)
-        caches.append(LayerCache(make, max(1, wanted if limit is None else min(wanted, limit)), limit))
+    rows = plan.compute.prompt_rows(shape, prompt)
     rope_length = length if plan.keep.max_distance is None else min(length, plan.keep.max_distance)
-    return Sequence(plan, shape, caches, decoder.rotary.choose(rope_length), 0, Stats(prompt_tokens=prompt))
+    sequence = Sequence(
+        plan=plan,
+        shape=shape,
+        caches=[],
+        aside={layer: Aside(shape.hidden, dtype, device) for layer in sorted(plan.compute.entrances(shape))},
+        frequencies=decoder.rotary.choose(rope_length),
+        prompt=prompt,
+        chunk=chunk,
+        position=0,
+        stats=Stats(prompt_tokens=prompt + omitted, rows_full=omitted * shape.layers),
+        entrances=frozenset(plan.compute.entrances(shape)),
+        signals=frozenset(plan.compute.signals(shape)),
+        omitted=omitted,
+    )
+    for window, entering in zip(shape.windows, rows, strict=True):
+        limit = plan.keep.bound(chunk, sequence.window(window))
+        wanted = entering + min(length - prompt, HEADROOM)
+        sequence.caches.append(LayerCache(make, max(1, wanted if limit is None else min(wanted, limit)), limit))
+    return sequence

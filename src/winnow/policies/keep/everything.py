@@ -11,3 +11,4 @@ class Everything(KeepPolicy):
 
     name = "everything"
     identity = True
+    takes_gaps = True

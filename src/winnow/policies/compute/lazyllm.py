@@ -1,0 +1,199 @@
+"""LazyLLM: prompt tokens that matter little to the next token stop on the way up, and come back when they matter."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from winnow.policies.base import Choice, ComputePolicy, Entrance, ModelShape
+from winnow.policies.compute.schedule import CUMULATIVE, last_layer, preset_layers, rows_per_layer, survivors
+
+
+@dataclass(frozen=True)
+class LazyLLM(ComputePolicy):
+    """Drop prompt tokens layer by layer by the attention they get; revive them when a later step needs them.
+
+    layers: pruning layers, ascending, 1 to the model's last. On entering one, the tokens still active are ranked by the
+        attention that the current token pays them in the layer below, as the mean over query heads. None: a quarter,
+        half and three quarters into the model.
+    keep: share of the survivors that go on at each pruning layer, (0, 1]; one number serves all. None: 0.4, then 0.5,
+        then 0.5, which is 0.4, 0.2 and 0.1 of the prompt.
+    cumulative: instead of keep, the same as shares of the whole prompt, which may not grow.
+    revive: what a revived token sees besides the tokens computed with it, of those that the step still sees: "relaxed",
+        all computed in earlier steps, also at later positions, as in the paper; "causal", those at earlier positions;
+        "never", nothing is revived: the choice of prefill stays, and nothing is set aside (a control).
+    keep_decode: keep in decode steps, where it should differ.
+    prune_generated: rank generated tokens too; otherwise they always go on.
+    always_keep: positions that go on before any other, such as [0]; they count in keep.
+    max_revive: at most so many tokens revived per decode step; the others that were chosen are left out of the step.
+
+    A step starts from all tokens again: every decode step makes a choice of its own, and computes only what it chose
+    and no earlier step has. Tokens that stop leave the input of the layer (its hidden state) behind, so a token is
+    computed at most once in every layer; `aux_bytes` counts them. The current token always goes on.
+
+    The ranking needs the last prompt token. With chunked prefill, every chunk therefore goes up to the first pruning
+    layer and waits there, as hidden states; the last chunk makes the choice, and the survivors go on together, a chunk
+    of them at a time. The result does not depend on the chunk size.
+
+    Sliding-window layers keep the units that leave the window, since a revived token needs those around itself, and
+    revived tokens see their own window, causally. Layers below a pruning layer should see the whole prompt; the preset
+    picks such layers.
+
+    Ranking reads the keys of one layer per pruning layer a second time; `units_read` does not count that.
+
+    Source: Fu et al., LazyLLM: Dynamic Token Pruning for Efficient Long Context LLM Inference, arXiv:2407.14057,
+    section 3. The paper drops scores below a percentile; here the kept tokens are counted: the share of the candidates
+    rounded up, ties to the earlier position.
+    """
+
+    layers: tuple[int, ...] | None = None
+    keep: float | tuple[float, ...] | None = None
+    cumulative: tuple[float, ...] | None = None
+    revive: Literal["relaxed", "causal", "never"] = "relaxed"
+    keep_decode: float | tuple[float, ...] | None = None
+    prune_generated: bool = False
+    always_keep: tuple[int, ...] = ()
+    max_revive: int | None = None
+
+    name = "lazyllm"
+    source = "arXiv:2407.14057, section 3"
+    off: ClassVar = {"keep": 1.0}
+    trial: ClassVar = {"layers": (1, 3), "keep": (0.5, 0.4)}
+
+    def check(self) -> None:
+        if self.layers is not None:
+            self.require(len(self.layers) > 0, "layers=[] prunes nowhere; leave the policy out, or give layers")
+            self.require(all(a < b for a, b in pairwise(self.layers)), f"layers={list(self.layers)} must rise")
+            self.require(
+                self.layers[0] >= 1,
+                f"layers={list(self.layers)}: layer 0 has no layer below to rank tokens by; from 1 on",
+            )
+        self.require(self.keep is None or self.cumulative is None, "keep and cumulative both say how much; give one")
+        for name in ("keep", "keep_decode", "cumulative"):
+            values = getattr(self, name)
+            shares = values if isinstance(values, tuple) else () if values is None else (values,)
+            self.require(all(0 < s <= 1 for s in shares), f"{name}={values} must be above 0 and at most 1")
+            known = len(self.layers) if self.layers is not None else len(CUMULATIVE)
+            if isinstance(values, tuple):
+                self.require(
+                    len(values) == known, f"{name} has {len(values)} values for {known} pruning layers; one for each"
+                )
+        if self.cumulative is not None:
+            self.require(
+                all(a >= b for a, b in pairwise(self.cumulative)),
+                f"cumulative={list(self.cumulative)} grows, but a layer cannot see more tokens than the one below",
+            )
+        if self.layers is not None and self.keep is None and self.cumulative is None:
+            self.require(len(self.layers) == len(CUMULATIVE), "give keep with layers, for example keep=0.5")
+        self.require(all(p >= 0 for p in self.always_keep), f"always_keep={list(self.always_keep)}: positions are >= 0")
+        self.require(
+            self.max_revive is None or self.max_revive >= 0, f"max_revive={self.max_revive} must be at least 0"
+        )
+
+    def validate(self, shape: ModelShape) -> None:
+        last = last_layer(shape) if self.revives else shape.layers - 1
+        if self.layers is None:
+            self.require(last >= 1, f"a model of {shape.layers} layers has no layer to prune at{self._why(shape)}")
+            return
+        top = self.layers[-1]
+        self.require(
+            top < shape.layers, f"layers={list(self.layers)}, but the model's layers are 0 to {shape.layers - 1}"
+        )
+        self.require(top <= last, f"layer {top} is too near the end; prune at {last} at most{self._why(shape)}")
+
+    def _why(self, shape: ModelShape) -> str:
+        if not self.revives:
+            return ""
+        unit = 2 * shape.kv_heads * shape.head_dim
+        return (
+            f": a token set aside is a hidden state of {shape.hidden} numbers, and a layer above saves {unit}, so that "
+            "less would not pay; revive='never' sets nothing aside"
+        )
+
+    @property
+    def revives(self) -> bool:
+        return self.revive != "never" and self.leaves_gaps
+
+    @property
+    def relaxed(self) -> bool:
+        return self.revive == "relaxed"
+
+    @property
+    def leaves_gaps(self) -> bool:
+        return min(self._ratios) < 1 or min(self._decode_ratios) < 1
+
+    def entrances(self, shape: ModelShape) -> tuple[int, ...]:
+        """The pruning layers."""
+        if not self.leaves_gaps:
+            return ()
+        if self.layers is not None:
+            return self.layers
+        return preset_layers(shape, last_layer(shape) if self.revives else shape.layers - 1)
+
+    def signals(self, shape: ModelShape) -> Collection[int]:
+        return [layer - 1 for layer in self.entrances(shape)]
+
+    def prompt_rows(self, shape: ModelShape, prompt: int) -> list[int]:
+        return rows_per_layer(prompt, shape.layers, self.entrances(shape), self._ratios)
+
+    def choose(self, entrance: Entrance) -> Choice | None:
+        place = self.entrances(entrance.shape).index(entrance.layer)
+        keep = (self._decode_ratios if entrance.decode else self._ratios)[place]
+        if not entrance.prompt_complete:
+            return Choice.wait(entrance) if keep < 1 else None
+        if entrance.decode and not self.revives:
+            return None
+        candidates = self._candidates(entrance)
+        count = survivors(int(candidates.sum()), keep)
+        if count == int(candidates.sum()) and self.max_revive is None:
+            return None
+        chosen = self._ranked(entrance, candidates)[:count]
+        if self.max_revive is not None and entrance.decode:
+            chosen = self._bounded(chosen, entrance)
+        going = ~candidates
+        going[chosen] = True
+        return Choice(going.nonzero().flatten(), aside=self.revives)
+
+    def _candidates(self, entrance: Entrance) -> Tensor:
+        """[tokens] bool: who may stop. Prompt tokens, and generated ones on request, but never the current token."""
+        visible = entrance.visible
+        candidates = torch.ones_like(visible, dtype=torch.bool) if self.prune_generated else visible < entrance.prompt
+        candidates[-1] = False
+        return candidates
+
+    def _ranked(self, entrance: Entrance, candidates: Tensor) -> Tensor:
+        """Index of the candidates into visible, the most attended first; ties go to the earlier position."""
+        score = entrance.signals[-1].masked_fill(~candidates, -math.inf)
+        for position in self.always_keep:
+            score = score.masked_fill(candidates & (entrance.visible == position), math.inf)
+        return score.sort(descending=True, stable=True).indices[: int(candidates.sum())]
+
+    def _bounded(self, chosen: Tensor, entrance: Entrance) -> Tensor:
+        """Without those that would be revived beyond `max_revive` in this step."""
+        late = entrance.aside[chosen]
+        left = (self.max_revive or 0) - entrance.revived
+        return chosen[~late | (late.cumsum(0) <= left)]
+
+    @cached_property
+    def _ratios(self) -> tuple[float, ...]:
+        """Share of the candidates that go on at each pruning layer."""
+        stages = len(self.layers) if self.layers is not None else len(CUMULATIVE)
+        if isinstance(self.keep, tuple):
+            return self.keep
+        if self.keep is not None:
+            return (float(self.keep),) * stages
+        shares = self.cumulative or CUMULATIVE
+        return tuple(after / before for before, after in pairwise((1.0, *shares)))
+
+    @cached_property
+    def _decode_ratios(self) -> tuple[float, ...]:
+        if self.keep_decode is None:
+            return self._ratios
+        if isinstance(self.keep_decode, tuple):
+            return self.keep_decode
+        return (float(self.keep_decode),) * len(self._ratios)

@@ -1,0 +1,252 @@
+"""The rows that go through a layer together, and their attention: rotate, append, see, read, evict.
+
+A block is the object that the registered attention function calls back. Most steps are one block; a step whose rows
+were set aside chunk by chunk and all go on at once is cut into blocks again, so that activations stay bounded.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from winnow.cache.layer import LayerCache
+from winnow.errors import UnsupportedModelError
+from winnow.kernels.attend import attend
+from winnow.kernels.dots import dots
+from winnow.kernels.merge import merge
+from winnow.policies.base import Span
+from winnow.runtime.decoder import NOT_ROTATED, Decoder
+from winnow.runtime.sequence import Sequence
+
+# What layers hand to the attention function besides tensors, and what it may ignore: none of it changes the result.
+IGNORED = frozenset({"dropout", "position_ids", "use_cache", "output_attentions", "output_router_logits", "is_causal"})
+ANYONE = -1  # in place of the position of a unit that every row sees
+
+Tables = dict[str | None, tuple[Tensor, Tensor]]
+
+
+@dataclass
+class Segment:
+    """The rows of one sequence in a step: `[start, stop)` of the flat batch, at `positions` [rows], from `first` on.
+
+    known: tokens of the sequence so far, these rows included. consecutive: whether the positions rise by one; not so
+    where a compute policy has let rows stop. late: how many rows, the first ones, are of tokens that were skipped
+    before. seen: [known] bool, the positions this step still sees; None: all. signals: see `Entrance`.
+    """
+
+    sequence: Sequence
+    start: int
+    stop: int
+    first: int
+    positions: Tensor
+    decode: bool
+    known: int
+    consecutive: bool = True
+    late: int = 0
+    seen: Tensor | None = None
+    signals: list[Tensor] = field(default_factory=list)
+    revived: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    def visible(self) -> Tensor:
+        """[tokens] positions, ascending."""
+        if self.seen is None:
+            return torch.arange(self.known, device=self.positions.device)
+        return self.seen.nonzero().flatten()
+
+    def part(self, start: int, stop: int) -> "Segment":
+        """The rows that lie in `[start, stop)` of the flat batch, counted from its start."""
+        begin, end = max(start, self.start), min(stop, self.stop)
+        positions = self.positions[begin - self.start : end - self.start]
+        first = self.first + begin - self.start if self.consecutive or begin == self.start else int(positions[0])
+        consecutive = self.consecutive or end - begin == 1
+        late = max(0, min(self.late - (begin - self.start), end - begin))
+        return replace(
+            self, start=begin - start, stop=end - start, first=first, positions=positions, consecutive=consecutive,
+            late=late,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class View:
+    """Units that rows attend to: tensors [kv_heads, units, head_dim], positions [..., units]; otherwise as `Span`.
+
+    order: what the rows' positions are compared with: the units' positions, or ANYONE.
+    """
+
+    keys: Tensor
+    values: Tensor
+    positions: Tensor
+    order: Tensor
+    past: int | None
+    window: int | None
+    query_limit: int | None
+
+
+class Block:
+    """Rows `[start, stop)` of a step's flat batch, with the parts of its segments that lie there."""
+
+    def __init__(self, decoder: Decoder, segments: list[Segment], start: int, stop: int) -> None:
+        self.decoder = decoder
+        self.layer = 0
+        self.rows = slice(start, stop)
+        self.whole = [s for s in segments if max(start, s.start) < min(stop, s.stop)]
+        self.parts = [s.part(start, stop) for s in self.whole]
+        # Rows of each whole segment that earlier blocks have brought to the layer already.
+        self.before = [max(0, start - s.start) for s in self.whole]
+        self._rotate_rows()
+
+    def attend(
+        self,
+        module: nn.Module,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scaling: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        s_aux: Tensor | None = None,
+        **others: Any,
+    ) -> Tensor:
+        """The attention of one layer. q: [1, q_heads, rows, head_dim], k, v: [1, kv_heads, rows, head_dim], unrotated.
+
+        Returns [1, rows, q_heads, head_dim].
+        """
+        window = self.decoder.shape.windows[self.layer]
+        if unknown := others.keys() - IGNORED:
+            raise UnsupportedModelError(f"{type(module).__name__} asks attention for {', '.join(sorted(unknown))}")
+        if sliding_window is not None and sliding_window != window:
+            raise UnsupportedModelError(f"{type(module).__name__}: window {sliding_window} where {window} was expected")
+        rotary, kind = self.decoder.rotary, self.decoder.rope_kinds[self.layer]
+
+        def seen_from(part: Segment, limit: int | None) -> Tensor:
+            """Queries of a part, [rows, q_heads, head_dim], rotated at their own positions or at most at `limit`."""
+            rows = slice(part.start, part.stop)
+            if limit is None or kind is NOT_ROTATED:
+                return q[0, :, rows].transpose(0, 1)
+            return rotary.rotate(unrotated[:, :, rows], self._limited(part, limit)[kind])[0].transpose(0, 1)
+
+        unrotated = q
+        if kind is not NOT_ROTATED:
+            q, k = rotary.rotate_both(q, k, self._tables[kind])
+        keywords = {"scale": scaling, "softcap": softcap}
+        out = [self._attend_part(i, seen_from, k[0], v[0], window, s_aux, keywords) for i in range(len(self.parts))]
+        return (out[0] if len(out) == 1 else torch.cat(out))[None]
+
+    def _attend_part(
+        self,
+        index: int,
+        seen_from: Callable[[Segment, int | None], Tensor],
+        k: Tensor,
+        v: Tensor,
+        window: int | None,
+        sinks: Tensor | None,
+        keywords: dict[str, Any],
+    ) -> Tensor:
+        """Append, ask the plan what to see and read, attend, evict. Returns [rows, q_heads, head_dim]."""
+        part, whole = self.parts[index], self.whole[index]
+        sequence, plan, rows = part.sequence, part.sequence.plan, slice(part.start, part.stop)
+        cache = sequence.caches[self.layer]
+        cache.append(k[:, rows], v[:, rows], part.positions, part.first if part.consecutive else None)
+        spans = plan.keep.spans(cache, part.rows, part.first, part.positions, window)
+        read = plan.read.spans(cache, spans) if part.decode else spans
+        views = [_view(part, cache, span, fresh=self.before[index] + part.rows) for span in read]
+        if part.decode:
+            units = sum(view.keys.shape[1] for view in views)
+            sequence.read_less |= read is not spans or units < sum(span.stop - span.start for span in spans)
+            sequence.stats.units_read += units * k.shape[0]
+        parts: list[Any] = [
+            attend(
+                seen_from(part, view.query_limit),
+                view.keys,
+                view.values,
+                part.positions,
+                view.order,
+                past=view.past,
+                window=view.window,
+                sinks=sinks if view is views[0] else None,  # an extra logit, to be counted once
+                return_lse=len(views) > 1,
+                **keywords,
+            )
+            for view in views
+        ]
+        last = self.before[index] + part.rows == whole.rows and part.known >= sequence.prompt
+        if last and self.layer in sequence.signals:
+            queries = [seen_from(part, view.query_limit)[-1] for view in views]
+            whole.signals.append(_weights(queries, views, part, sinks, keywords))
+        if sequence.observe is not None:
+            sequence.observe(self.layer, part, views, whole.signals)
+        plan.keep.evict(cache, sequence.window(window))
+        return merge(parts) if len(parts) > 1 else parts[0]
+
+    def _limited(self, part: Segment, limit: int) -> Tables:
+        """cos and sin of a part's rows at rope positions of at most `limit`; the same in every layer."""
+        key = (part.start, limit)
+        if key not in self._limited_tables:
+            rope = part.positions.clamp(max=limit)
+            self._limited_tables[key] = self.decoder.rotary.tables(part.sequence.frequencies, rope)
+        return self._limited_tables[key]
+
+    def _rotate_rows(self) -> None:
+        """cos and sin of every row, from its own sequence's frequencies."""
+        self._limited_tables: dict[tuple[int, int], Tables] = {}
+        first = self.parts[0].sequence.frequencies
+        if all(s.sequence.frequencies is first for s in self.parts):
+            positions = [s.positions for s in self.parts]
+            self._tables: Tables = self.decoder.rotary.tables(
+                first, positions[0] if len(positions) == 1 else torch.cat(positions)
+            )
+            return
+        each = [self.decoder.rotary.tables(s.sequence.frequencies, s.positions) for s in self.parts]
+        self._tables = {
+            kind: (torch.cat([t[kind][0] for t in each], 1), torch.cat([t[kind][1] for t in each], 1))
+            for kind in each[0]
+        }
+
+
+def _view(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
+    """The units of a span that this step sees; units that it does not see are not read.
+
+    fresh: how many units at the end of the cache this step has appended.
+    """
+    slots = slice(span.start, span.stop)
+    keys, values, positions = cache.slab.keys[:, slots], cache.slab.values[:, slots], cache.positions[..., slots]
+    past, length = span.past, span.stop - span.start
+    if part.seen is not None and not (seen := part.seen[positions]).all():
+        index = seen.nonzero().flatten()
+        keys, values, positions = keys.index_select(1, index), values.index_select(1, index), positions[index]
+        past = len(index) - 1 if part.rows == 1 else None
+    if part.late and part.rows > 1:  # positions do not rise from unit to unit
+        past = None
+    order = positions
+    if part.late and span.window is None and part.sequence.plan.compute.relaxed:
+        order = positions.clone()
+        order[: len(order) - min(fresh, length)] = ANYONE
+    return View(keys, values, positions, order, past, span.window, span.query_limit)
+
+
+def _weights(
+    queries: list[Tensor], views: list[View], part: Segment, sinks: Tensor | None, keywords: dict[str, Any]
+) -> Tensor:
+    """How much the last row of a part attends to each known position, the mean over query heads; [known] float32."""
+    current, softcap = part.positions[-1], keywords["softcap"]
+    logits = []
+    for query, view in zip(queries, views, strict=True):
+        each = keywords["scale"] * dots(query, view.keys)  # [q_heads, units]
+        if softcap is not None:
+            each = softcap * (each / softcap).tanh()
+        if view.window is not None:
+            each = each.masked_fill(current - view.positions >= view.window, float("-inf"))
+        logits.append(each)
+    everything = torch.cat(logits, 1)
+    extra = sinks.float()[:, None] if sinks is not None else everything[:, :0]
+    mean = torch.cat((everything, extra), 1).softmax(-1).mean(0)[: everything.shape[1]]
+    weights = mean.new_zeros(part.known)
+    weights[torch.cat([view.positions for view in views])] = mean
+    return weights

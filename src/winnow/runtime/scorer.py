@@ -1,0 +1,62 @@
+"""A language model that says how surprising tokens are, for policies that shorten prompts by it."""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from winnow.errors import InputError
+from winnow.plan import Plan
+from winnow.runtime.decoder import Decoder
+from winnow.runtime.forward import advance, logits_of
+from winnow.runtime.loading import load
+from winnow.runtime.sequence import Sequence, new_sequence
+
+ROWS = 256  # logits of so many tokens at a time
+
+
+@dataclass(frozen=True)
+class ModelScorer:
+    """Implements `winnow.policies.base.Scorer` with a decoder under full attention."""
+
+    decoder: Decoder
+    _tokenizer: PreTrainedTokenizerBase | None
+    chunk: int
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        if self._tokenizer is None:
+            raise InputError("the model has no tokenizer, and shortening a prompt by its text needs one")
+        return self._tokenizer
+
+    def surprisal(self, ids: list[int]) -> list[float]:
+        state = new_sequence(self.decoder, Plan(), len(ids), len(ids), self.chunk)
+        found: list[float] = []
+        for start in range(0, len(ids) - 1, self.chunk):
+            piece = ids[start : min(start + self.chunk, len(ids) - 1)]
+            [hidden] = advance(self.decoder, [(state, piece)], decode=False)
+            for row in range(0, len(piece), ROWS):
+                logprobs = logits_of(self.decoder, hidden[row : row + ROWS]).log_softmax(-1)
+                first = start + row + 1
+                following = torch.tensor(ids[first : first + len(logprobs)], device=logprobs.device)
+                found += (-logprobs.gather(-1, following[:, None])[:, 0]).tolist()
+        return found
+
+    def other(self, model: str) -> "ModelScorer":
+        return _loaded(model, self.decoder.device, self.chunk)
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(model: str, device: torch.device, chunk: int) -> ModelScorer:
+    found, tokenizer = load(model, device=device, dtype=None)
+    return ModelScorer(Decoder(found), tokenizer, chunk)
+
+
+def admit(
+    decoder: Decoder, tokenizer: PreTrainedTokenizerBase | None, plan: Plan, ids: list[int], new: int, chunk: int
+) -> tuple[Sequence, list[int]]:
+    """A sequence for a prompt and up to `new` tokens after it, and the prompt's tokens that the model gets to see."""
+    index = plan.compute.shorten(ids, ModelScorer(decoder, tokenizer, chunk))
+    kept = [ids[i] for i in index]
+    return new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept)), kept
