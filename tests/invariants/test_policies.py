@@ -101,6 +101,7 @@ def test_evicted_units_are_gone(llm, trial, text):
     assert_same(torch.stack(rows), expected)
 
 
+@torch.inference_mode()
 def poison(state):
     for cache in state.caches:
         for slab in (cache.slab.keys, cache.slab.values):
