@@ -81,7 +81,7 @@ def test_batch_mates_and_arrival_change_nothing(llm, trial, text):
             batch.reverse()
         at = batch.index((state, [token]))
         hidden = advance(llm.decoder, batch, decode=[len(tokens) == 1 for _, tokens in batch])
-        rows.append(logits_of(llm.decoder, hidden[at])[0])
+        rows.append(logits_of(llm.decoder, hidden[at][-1:])[0])
     assert_same(torch.stack(rows), expected)
 
 
