@@ -25,16 +25,11 @@ def last_layer(shape: ModelShape) -> int:
 def preset_layers(shape: ModelShape, last: int) -> tuple[int, ...]:
     """A quarter, half and three quarters into the model, at most `last`.
 
-    Where the layer below has a sliding window, that does not see far back: then one layer down or up, if that one
-    does.
+    Each moves to the nearest layer above one that sees the whole prompt: a sliding window ranks only what is in it.
     """
-    layers = []
-    for stage in STAGES:
-        wanted = min(max(1, round(stage * shape.layers)), last)
-        near = [p for p in (wanted, wanted - 1, wanted + 1, wanted - 2, wanted + 2) if 1 <= p <= last]
-        sees_all = [p for p in near if shape.windows[p - 1] is None]
-        layers += (sees_all or near)[:1]
-    return tuple(sorted(set(layers)))
+    allowed = range(1, last + 1)
+    sees_all = [p for p in allowed if shape.windows[p - 1] is None] or allowed
+    return tuple(sorted({min(sees_all, key=lambda p: abs(p - stage * shape.layers)) for stage in STAGES if sees_all}))
 
 
 def survivors(tokens: int, keep: float, least: int = 1) -> int:
