@@ -12,7 +12,7 @@ from models import small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.policies.registry import IDENTITY, POLICIES
 from winnow.runtime.forward import advance, decode, logits_of, prefill
-from winnow.runtime.sequence import new_sequence
+from winnow.runtime.scorer import admit
 
 FAMILIES = ("llama", "mistral", "gemma2", "smollm3", "gpt_oss")  # plain, windowed, soft-capped, unrotated, sinks
 PROMPT = 31
@@ -39,7 +39,8 @@ def assert_same(got, expected, atol=1e-5):
 
 
 def fresh(llm, plan, ids):
-    return new_sequence(llm.decoder, plan, PROMPT, len(ids), llm.prefill_chunk)
+    """A sequence with no token yet, and the tokens of its prompt, ids[:PROMPT], that the plan lets the model see."""
+    return admit(llm.decoder, llm.tokenizer, plan, ids[:PROMPT], len(ids) - PROMPT, llm.prefill_chunk)
 
 
 def test_there_is_one_identity_per_verb():
@@ -73,8 +74,9 @@ def test_batch_mates_and_arrival_change_nothing(llm, trial, text):
     expected = llm.logits(text, decode_from=PROMPT, plan=trial)
     source = random.Random(3)
     other = [source.randrange(3, 97) for _ in range(40)]
-    state, mates = fresh(llm, trial, text), [fresh(llm, Plan(), other), fresh(llm, trial, other)]
-    rows = [prefill(llm.decoder, state, text[:PROMPT], llm.prefill_chunk)]
+    state, prompt = fresh(llm, trial, text)
+    mates = [fresh(llm, plan, other)[0] for plan in (Plan(), trial)]
+    rows = [prefill(llm.decoder, state, prompt, llm.prefill_chunk)]
     for step, token in enumerate(text[PROMPT:]):
         batch = [(state, [token])] + [(mate, other[2 * step : 2 * step + 2]) for mate in mates]
         if step % 2:
@@ -88,11 +90,11 @@ def test_batch_mates_and_arrival_change_nothing(llm, trial, text):
 def test_evicted_units_are_gone(llm, trial, text):
     """Memory that holds no live unit is full of NaN at every step, and nothing changes."""
     expected = llm.logits(text, decode_from=PROMPT, plan=trial)
-    state = fresh(llm, trial, text)
+    state, prompt = fresh(llm, trial, text)
     poison(state)
     rows = []
-    for start in range(0, PROMPT, llm.prefill_chunk):
-        [hidden] = advance(llm.decoder, [(state, text[start : min(start + llm.prefill_chunk, PROMPT)])], decode=False)
+    for start in range(0, len(prompt), llm.prefill_chunk):
+        [hidden] = advance(llm.decoder, [(state, prompt[start : start + llm.prefill_chunk])], decode=False)
         poison(state)
     rows.append(logits_of(llm.decoder, hidden[-1:])[0])
     for token in text[PROMPT:]:
@@ -107,12 +109,14 @@ def poison(state):
         for slab in (cache.slab.keys, cache.slab.values):
             slab[:, cache.head : cache.start] = torch.nan
             slab[:, cache.stop :] = torch.nan
+    for aside in state.aside.values():
+        aside.hidden[aside.count :] = torch.nan
 
 
 def test_forks_are_independent(llm, trial, text):
     expected = llm.logits(text, decode_from=PROMPT, plan=trial)
-    state = fresh(llm, trial, text)
-    rows = [prefill(llm.decoder, state, text[:PROMPT], llm.prefill_chunk)]
+    state, prompt = fresh(llm, trial, text)
+    rows = [prefill(llm.decoder, state, prompt, llm.prefill_chunk)]
     twin = state.fork()
     for token in reversed(text[PROMPT:]):
         decode(llm.decoder, [(twin, token)])
@@ -123,8 +127,8 @@ def test_forks_are_independent(llm, trial, text):
 
 
 def test_bytes_are_those_of_the_tensors(llm, trial, text):
-    state = fresh(llm, trial, text)
-    prefill(llm.decoder, state, text[:PROMPT], llm.prefill_chunk)
+    state, prompt = fresh(llm, trial, text)
+    prefill(llm.decoder, state, prompt, llm.prefill_chunk)
     state.measure()
     live = [cache.live() for cache in state.caches]
     assert state.stats.cache_bytes == sum(keys.nbytes + values.nbytes for keys, values, _ in live)

@@ -149,6 +149,10 @@ class Scorer(Protocol):
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The model's tokenizer. Raises InputError where it has none."""
 
+    @property
+    def max_positions(self) -> int:
+        """The longest text that the model takes, in tokens."""
+
     def surprisal(self, ids: list[int]) -> list[float]:
         """-ln P(token | the tokens before it) for every token but the first."""
 
@@ -180,8 +184,8 @@ class ComputePolicy(Policy):
         """The layers at whose entrance `choose` is asked."""
         return ()
 
-    def signals(self, shape: ModelShape) -> Collection[int]:
-        """The layers in which the attention of the current token is wanted; see `Entrance.signals`."""
+    def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
+        """The layers in which the attention of the current token is wanted in this phase; see `Entrance.signals`."""
         return ()
 
     def choose(self, entrance: Entrance) -> Choice | None:
@@ -193,7 +197,7 @@ class ComputePolicy(Policy):
         return list(range(len(ids)))
 
     def prompt_rows(self, shape: ModelShape, prompt: int) -> list[int]:
-        """Per layer, how many of `prompt` prompt tokens are computed in prefill; a closed formula."""
+        """Per layer, how many of `prompt` prompt tokens, as shortened, are computed in prefill; a closed formula."""
         return [prompt] * shape.layers
 
 

@@ -3,6 +3,9 @@
 from winnow.policies.base import Policy
 from winnow.policies.compute.full import Full
 from winnow.policies.compute.lazyllm import LazyLLM
+from winnow.policies.compute.prompt_compression import PromptCompression
+from winnow.policies.compute.random_drop import RandomDrop
+from winnow.policies.compute.static_prune import StaticPrune
 from winnow.policies.keep.everything import Everything
 from winnow.policies.keep.streaming import Streaming
 from winnow.policies.read.dense import Dense
@@ -11,6 +14,9 @@ from winnow.policies.store.plain import Plain
 _POLICIES: tuple[type[Policy], ...] = (
     Full,
     LazyLLM,
+    RandomDrop,
+    StaticPrune,
+    PromptCompression,
     Everything,
     Streaming,
     Dense,

@@ -177,7 +177,7 @@ class Block:
             for view in views
         ]
         last = self.before[index] + part.rows == whole.rows and part.known >= sequence.prompt
-        if last and self.layer in sequence.signals:
+        if last and self.layer in sequence.signals[part.decode]:
             queries = [seen_from(part, view.query_limit)[-1] for view in views]
             whole.signals.append(_weights(queries, views, part, sinks, keywords))
         if sequence.observe is not None:
@@ -220,7 +220,9 @@ def _view(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     past, length = span.past, span.stop - span.start
     if part.seen is not None and not (seen := part.seen[positions]).all():
         index = seen.nonzero().flatten()
-        keys, values, positions = keys.index_select(1, index), values.index_select(1, index), positions[index]
+        positions, index = positions[index], index + span.start
+        # From the whole slab: torch gathers several times as fast from contiguous tensors as from slices of them.
+        keys, values = cache.slab.keys.index_select(1, index), cache.slab.values.index_select(1, index)
         past = len(index) - 1 if part.rows == 1 else None
     if part.late and part.rows > 1:  # positions do not rise from unit to unit
         past = None

@@ -112,9 +112,9 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         plan: str | Plan | None = None,
-    ) -> None:
+    ) -> list[Request]:
         """Raise what `generate` would raise for these before any work: InputError, CapacityError or PlanError."""
-        self._requests(_many(prompts), params or SamplingParams(), plan)
+        return self._requests(_many(prompts), params or SamplingParams(), plan)
 
     def stream(
         self,

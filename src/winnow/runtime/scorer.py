@@ -30,6 +30,10 @@ class ModelScorer:
             raise InputError("the model has no tokenizer, and shortening a prompt by its text needs one")
         return self._tokenizer
 
+    @property
+    def max_positions(self) -> int:
+        return self.decoder.shape.max_positions
+
     def surprisal(self, ids: list[int]) -> list[float]:
         state = new_sequence(self.decoder, Plan(), len(ids), len(ids), self.chunk)
         found: list[float] = []

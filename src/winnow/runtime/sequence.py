@@ -1,7 +1,7 @@
 """The state of one sequence: its tokens, its units, its frequencies, and what it has cost so far."""
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ class Sequence:
     """One text being processed. Forks are independent and share no memory.
 
     prompt: tokens of the prompt that the model sees; omitted: those it does not, because the plan shortened it.
+    entrances, signals: the layers that the compute policy names, the second for prefill and for decode.
     chunk: rows a step is meant to hold. position: the next token's. aside: per layer where the compute policy chooses,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
     observe: called after the attention of every layer with (layer, the rows' Segment, their Views, the signals so far).
@@ -38,7 +39,7 @@ class Sequence:
     position: int
     stats: Stats
     entrances: Collection[int]
-    signals: Collection[int]
+    signals: Mapping[bool, Collection[int]]
     omitted: int = 0
     read_less: bool = False
     observe: Callable[..., Any] | None = None
@@ -98,7 +99,7 @@ def new_sequence(decoder: Decoder, plan: Plan, prompt: int, length: int, chunk: 
         position=0,
         stats=Stats(prompt_tokens=prompt + omitted, rows_full=omitted * shape.layers),
         entrances=frozenset(plan.compute.entrances(shape)),
-        signals=frozenset(plan.compute.signals(shape)),
+        signals={decode: frozenset(plan.compute.signals(shape, decode=decode)) for decode in (False, True)},
         omitted=omitted,
     )
     for window, entering in zip(shape.windows, rows, strict=True):

@@ -135,8 +135,8 @@ class LazyLLM(ComputePolicy):
             return self.layers
         return preset_layers(shape, last_layer(shape) if self.revives else shape.layers - 1)
 
-    def signals(self, shape: ModelShape) -> Collection[int]:
-        return [layer - 1 for layer in self.entrances(shape)]
+    def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
+        return [] if decode and not self.revives else [layer - 1 for layer in self.entrances(shape)]
 
     def prompt_rows(self, shape: ModelShape, prompt: int) -> list[int]:
         return rows_per_layer(prompt, shape.layers, self.entrances(shape), self._ratios)

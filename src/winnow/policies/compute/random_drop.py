@@ -1,0 +1,44 @@
+"""Random token drop: a random share of the prompt never reaches the model."""
+
+import random
+from dataclasses import dataclass
+from typing import ClassVar
+
+from winnow.policies.base import ComputePolicy, Scorer
+from winnow.policies.compute.schedule import survivors
+
+
+@dataclass(frozen=True)
+class RandomDrop(ComputePolicy):
+    """Drop prompt tokens at random before the model sees them (a control).
+
+    keep: share of the prompt tokens that stay, (0, 1]; rounded up.
+    seed: picks the subset, together with the length of the prompt and nothing else; 0 or more. Papers average over a
+        few seeds.
+
+    The first and the last prompt token always stay and count in the share. What stays is a shorter prompt: positions
+    are renumbered, and every layer computes all of it. `prompt_tokens`, `rows_full` and `units_full` still count the
+    prompt as it was given.
+
+    Source: a baseline of Fu et al., LazyLLM, arXiv:2407.14057, section 5 (as in Yao et al., arXiv:2211.11586). The
+    paper gives neither shares nor protected tokens; a uniformly random subset of a counted size is our reading.
+    """
+
+    keep: float = 0.5
+    seed: int = 0
+
+    name = "random_drop"
+    source = "arXiv:2407.14057, section 5"
+    off: ClassVar = {"keep": 1.0}
+    trial: ClassVar = {"keep": 0.6, "seed": 1}
+
+    def check(self) -> None:
+        self.require(0 < self.keep <= 1, f"keep={self.keep} must be above 0 and at most 1")
+        self.require(self.seed >= 0, f"seed={self.seed} must be at least 0")
+
+    def shorten(self, ids: list[int], scorer: Scorer) -> list[int]:
+        ends = sorted({0, len(ids) - 1})
+        count = survivors(len(ids), self.keep, least=len(ends))
+        # A generator of its own: the choice must not depend on what else has drawn numbers.
+        between = random.Random(self.seed).sample(range(1, len(ids) - 1), count - len(ends))
+        return sorted(ends + between)

@@ -1,0 +1,80 @@
+"""Static pruning: the first layers rank the prompt once, and what ranks low is gone for good."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from winnow.policies.base import Choice, ComputePolicy, Entrance, ModelShape
+from winnow.policies.compute.schedule import rows_per_layer, survivors
+
+
+@dataclass(frozen=True)
+class StaticPrune(ComputePolicy):
+    """Prune the prompt once, by the attention of the first layers; nothing comes back.
+
+    keep: share of the prompt tokens before the last that go on, (0, 1]; rounded up, at least one.
+    layers: how many of the first layers compute the whole prompt and rank it, 1 to one less than the model has.
+
+    A prompt token's rank is the attention that the last prompt token pays it, as the mean over query heads and over
+    these layers. On entering layer `layers` the highest ranks and the last token go on; ties go to the earlier
+    position. The others are computed no further, and their units in the layers below are evicted too, so all layers
+    hold the same tokens, at their original positions. Decode steps prune nothing.
+
+    The ranking needs the last prompt token. With chunked prefill, every chunk therefore goes up to layer `layers` and
+    waits there, as hidden states, which `aux_bytes` counts at their peak; the last chunk makes the choice. The result
+    does not depend on the chunk size. Sliding-window layers rank what their window holds and nothing else.
+
+    Source: a baseline of Fu et al., LazyLLM, arXiv:2407.14057, section 5. The paper gives neither the number of layers
+    nor the share; the mean over layers and the counted share are our reading.
+    """
+
+    keep: float = 0.5
+    layers: int = 4
+
+    name = "static_prune"
+    source = "arXiv:2407.14057, section 5"
+    off: ClassVar = {"keep": 1.0}
+    trial: ClassVar = {"keep": 0.4, "layers": 2}
+
+    def check(self) -> None:
+        self.require(0 < self.keep <= 1, f"keep={self.keep} must be above 0 and at most 1")
+        self.require(self.layers >= 1, f"layers={self.layers}: pruning needs at least one layer to rank tokens by")
+
+    def validate(self, shape: ModelShape) -> None:
+        if not self.leaves_gaps:
+            return
+        last = shape.layers - 1
+        self.require(last >= 1, f"a model of {shape.layers} layers has no layer to prune at; use another policy")
+        self.require(
+            self.layers <= last,
+            f"layers={self.layers} leaves none of the model's {shape.layers} layers to prune; use layers=1 to {last}",
+        )
+
+    @property
+    def leaves_gaps(self) -> bool:
+        return self.keep < 1
+
+    def entrances(self, shape: ModelShape) -> tuple[int, ...]:
+        """The layer after those that rank."""
+        return (self.layers,) if self.leaves_gaps else ()
+
+    def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
+        return range(self.layers) if self.leaves_gaps and not decode else ()
+
+    def prompt_rows(self, shape: ModelShape, prompt: int) -> list[int]:
+        return rows_per_layer(prompt, shape.layers, self.entrances(shape), (self.keep,))
+
+    def choose(self, entrance: Entrance) -> Choice | None:
+        if entrance.decode:
+            return None
+        if not entrance.prompt_complete:
+            return Choice.wait(entrance)
+        candidates = entrance.visible < entrance.prompt - 1
+        score = torch.stack(list(entrance.signals)).mean(0).masked_fill(~candidates, -math.inf)
+        ranked = score.sort(descending=True, stable=True).indices
+        going = ~candidates
+        going[ranked[: survivors(int(candidates.sum()), self.keep)]] = True
+        return Choice(going.nonzero().flatten(), gone=True)
