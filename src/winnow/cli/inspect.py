@@ -1,0 +1,148 @@
+"""`winnow inspect`: a page that walks through one generation, step by step, token by token, layer by layer."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from winnow.bench.evaluate import environment
+from winnow.cli import options
+from winnow.cli.inputs import check_outputs, load_model, prompt_ids, read_prompt
+from winnow.cli.run import Chat, PromptFile, PromptText, Question
+from winnow.cli.terminal import Meter, console, interruptible, new_table, print_json
+from winnow.errors import InputError
+from winnow.inspector.page import render
+from winnow.inspector.recorder import Recorder
+from winnow.inspector.trace import Step, Trace
+from winnow.plan import Plan
+
+SHOWN = 40  # steps in the table; of more, the first and the last ones
+ENDING = 5
+
+Out = Annotated[Path, typer.Option("--out", "--output", "-o", metavar="HTML", help="Write the page there.")]
+TraceFile = Annotated[Path | None, typer.Option("--trace", metavar="JSON", help="Write the trace there too.")]
+
+
+def inspect(
+    prompt: PromptText = None,
+    file: PromptFile = None,
+    question: Question = None,
+    model: options.Model = "needle",
+    plan: options.Plan = "lazyllm",
+    max_tokens: Annotated[int, typer.Option(help="The most new tokens.")] = 32,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's stop tokens.")] = False,
+    chat: Chat = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    threads: options.Threads = None,
+    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    out: Out = Path("trace.html"),
+    trace: TraceFile = None,
+    as_json: options.Json = False,
+) -> None:
+    """Continue a prompt greedily and draw which tokens each layer computed, reused, set aside and revived."""
+    chosen = Plan.parse(plan)
+    _check_paths(out, trace)
+    text = read_prompt(prompt, file, question)
+    llm = load_model(model, device, dtype, threads, prefill_chunk)
+    ids = prompt_ids(llm, text, chat)
+    with Meter("tracing", len(ids) + max_tokens) as meter, interruptible():
+        recorder = Recorder(llm, ids, plan=chosen, max_tokens=max_tokens, ignore_eos=ignore_eos, progress=meter.advance)
+        for _ in recorder.steps():
+            meter.advance(1)
+    if not recorder.done:
+        print("interrupted before the end of the prompt; there is nothing to show", file=sys.stderr)
+        raise typer.Exit(130)
+    found = recorder.trace()
+    if trace is not None:
+        _write(trace, json.dumps(found.to_dict(), ensure_ascii=False, separators=(",", ":")) + "\n")
+    _write(out, render(found))
+    if as_json:
+        print_json(_record(found, out, trace) | environment(llm, model))
+    else:
+        console().print(steps_table(found))
+        console().print(f"wrote {out} ({out.stat().st_size / 1000:,.0f} kB); open it in a browser")
+    if found.finish_reason is None:
+        print("interrupted; this is what was finished", file=sys.stderr)
+        raise typer.Exit(130)
+
+
+def steps_table(trace: Trace) -> Table:
+    """What every step did, summed over the layers."""
+    stats = trace.stats
+    caption = f"rows computed: {_share(stats['rows_computed'], stats['rows_full'])} of full attention's"
+    if stats["units_full"]:
+        caption += f"; units read: {_share(stats['units_read'], stats['units_full'])}"
+    table = new_table(f"{trace.plan}, {trace.model}, {trace.prompt:,} prompt tokens", caption)
+    for heading in ("step", "fed", "produced"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("rows computed", "revived", "units read", "set aside"):
+        table.add_column(heading, justify="right")
+    for number, step in enumerate(trace.steps):
+        if len(trace.steps) > SHOWN and SHOWN - ENDING <= number < len(trace.steps) - ENDING:
+            if number == SHOWN - ENDING:
+                table.add_row("…")
+            continue
+        table.add_row(str(number), *_cells(trace, step))
+    return table
+
+
+def _cells(trace: Trace, step: Step) -> list[str]:
+    prefill = step.phase == "prefill"
+    fed = "the prompt" if prefill else repr(trace.tokens[step.fed[0]].text)
+    read = "-" if prefill else f"{step.units_read:,}"
+    produced = repr(trace.tokens[step.produced].text)
+    return [fed, produced, f"{step.rows:,}", f"{step.revived_rows:,}", read, f"{step.aside:,}"]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %"
+
+
+def _record(trace: Trace, out: Path, file: Path | None) -> dict[str, Any]:
+    """The table's figures, and what they are about."""
+    steps = [
+        {
+            "phase": step.phase,
+            "fed": list(step.fed),
+            "produced": trace.tokens[step.produced].text,
+            "rows_computed": step.rows,
+            "rows_full": step.rows_full,
+            "revived_rows": step.revived_rows,
+            "units_read": step.units_read,
+            "units_full": step.units_full,
+            "aside": step.aside,
+        }
+        for step in trace.steps
+    ]
+    return {
+        "command": "inspect",
+        "plan": trace.plan,
+        "complete": trace.finish_reason is not None,
+        "finish_reason": trace.finish_reason,
+        "text": trace.text,
+        "out": str(out),
+        "trace": str(file) if file else None,
+        "stats": dict(trace.stats),
+        "steps": steps,
+    }
+
+
+def _check_paths(out: Path, trace: Path | None) -> None:
+    """Raise InputError, before any work, where the page or the trace cannot be written."""
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--out {out} is a web page and has to end in .html; --trace writes JSON")
+    if trace is not None and trace.resolve() == out.resolve():
+        raise InputError(f"--out and --trace are both {out}; give two names")
+    check_outputs(out, None)
+    check_outputs(trace, None)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,170 @@
+"""Record a generation: drive the runtime as `generate` does, and look at every layer while it runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from winnow.inspector.runs import runs_of
+from winnow.inspector.texts import token_texts
+from winnow.inspector.trace import LayerStep, Step, Token, Trace
+from winnow.plan import Plan
+from winnow.runtime.block import Segment, View
+from winnow.runtime.forward import decode, prefill
+from winnow.runtime.llm import LLM
+from winnow.runtime.sampling import Sampler, SamplingParams
+from winnow.runtime.scorer import admit
+
+Progress = Callable[[int], None]
+
+
+class Recorder:
+    """One greedy generation of one prompt, step by step; `trace` gives what has been recorded so far at any time.
+
+    prompt: text or token ids. max_tokens: the most new tokens. ignore_eos: go on past the model's stop tokens.
+    progress: called with the number of prompt tokens just processed.
+
+    Raises InputError, CapacityError or PlanError before any work is done, as `LLM.generate` does.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        prompt: str | Sequence[int],
+        *,
+        plan: str | Plan | None = None,
+        max_tokens: int = 32,
+        ignore_eos: bool = False,
+        progress: Progress = lambda tokens: None,
+    ) -> None:
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
+        [self._request] = llm.check(prompt, params, plan=plan)
+        self._llm, self._progress = llm, progress
+        self._ids: list[int] = []
+        self._prompt = 0
+        self._finish_reason: Literal["stop", "length"] | None = None
+        self._steps: list[Step] = []
+        self._layers: list[_Watched] = []
+        self._stats: dict[str, int] = {}
+
+    @property
+    def done(self) -> int:
+        """How many steps are finished."""
+        return len(self._steps)
+
+    def steps(self) -> Iterator[Step]:
+        """Run, and yield every step when it is done: the prefill, then decode steps. To be called once."""
+        llm, request = self._llm, self._request
+        params = request.params
+        self._state, prompt = admit(
+            llm.decoder, llm.tokenizer, request.plan, request.ids, params.max_tokens, llm.prefill_chunk
+        )
+        self._progress(self._state.omitted)
+        self._state.observe = self._watch
+        self._ids, self._prompt = list(prompt), len(prompt)
+        sampler = Sampler(params, request.ids, llm.device)
+        self._clear()
+        logits = prefill(llm.decoder, self._state, prompt, llm.prefill_chunk, self._progress)
+        yield self._note("prefill", sampler.next(logits))
+        while self._finish_reason is None:
+            self._clear()
+            logits = decode(llm.decoder, [(self._state, self._ids[-1])])[0]
+            yield self._note("decode", sampler.next(logits))
+
+    def trace(self) -> Trace:
+        """What the finished steps did. At least the prefill has to be done."""
+        decoder, state = self._llm.decoder, self._state
+        ids = self._ids[: self._prompt + len(self._steps)]
+        texts = token_texts(self._llm.tokenizer, ids)
+        return Trace(
+            model=Path(self._llm.model.name_or_path or "").name or self._llm.model.config.model_type,
+            plan=str(self._request.plan),
+            layers=decoder.shape.layers,
+            kv_heads=decoder.shape.kv_heads,
+            entrances=tuple(sorted(state.entrances)),
+            prompt=self._prompt,
+            omitted=state.omitted,
+            tokens=tuple(map(Token, ids, texts)),
+            finish_reason=self._finish_reason,
+            stats=self._stats,
+            steps=tuple(self._steps),
+        )
+
+    def _clear(self) -> None:
+        stats = self._state.stats
+        self._layers = [_Watched() for _ in range(self._llm.decoder.shape.layers)]
+        self._before = (self._state.position, stats.rows_full, stats.units_full)
+
+    def _watch(self, layer: int, part: Segment, views: list[View], signals: list[Tensor]) -> None:
+        """What the runtime calls after the attention of rows in a layer."""
+        seen = self._layers[layer]
+        seen.computed.append(part.positions)
+        seen.revived.append(part.positions[: part.late])
+        if part.decode:
+            # A copy: eviction at the end of this layer may move the cache's own positions.
+            seen.read += [view.positions.clone() for view in views]
+            seen.units += sum(view.keys.shape[0] * view.keys.shape[1] for view in views)
+
+    def _note(self, phase: Literal["prefill", "decode"], token: int) -> Step:
+        """The step just done, which chose `token`."""
+        state, (first, rows_full, units_full) = self._state, self._before
+        layers = []
+        for layer, (seen, cache) in enumerate(zip(self._layers, state.caches, strict=True)):
+            aside = [state.aside[layer].live] if layer in state.aside else []
+            layers.append(
+                LayerStep(
+                    computed=runs_of(seen.computed),
+                    revived=runs_of(seen.revived),
+                    read=runs_of(seen.read),
+                    held=runs_of([cache.live_positions()]),
+                    aside=runs_of(aside),
+                    units_read=seen.units,
+                    units_held=cache.length * self._llm.decoder.shape.kv_heads,
+                )
+            )
+        step = Step(
+            phase=phase,
+            fed=(first, state.position),
+            produced=len(self._ids),
+            rows_full=state.stats.rows_full - rows_full,
+            units_full=state.stats.units_full - units_full,
+            layers=tuple(layers),
+        )
+        self._ids.append(token)
+        self._steps.append(step)
+        state.measure()
+        state.stats.new_tokens = len(self._steps)
+        # Now, not when the trace is asked for: an interrupted step has counted rows that no step shows.
+        self._stats = {name: value for name, value in state.stats.to_dict().items() if isinstance(value, int)}
+        if token in self._request.stop_tokens:
+            self._finish_reason = "stop"
+        elif len(self._steps) == self._request.params.max_tokens:
+            self._finish_reason = "length"
+        return step
+
+
+class _Watched:
+    """What was seen of one layer in one step: tensors of positions, and the count of units read."""
+
+    def __init__(self) -> None:
+        self.computed: list[Tensor] = []
+        self.revived: list[Tensor] = []
+        self.read: list[Tensor] = []
+        self.units = 0
+
+
+def record(
+    llm: LLM,
+    prompt: str | Sequence[int],
+    *,
+    plan: str | Plan | None = None,
+    max_tokens: int = 32,
+    ignore_eos: bool = False,
+    progress: Progress = lambda tokens: None,
+) -> Trace:
+    """The whole trace of one greedy generation; see `Recorder`. plan: None is the model's own."""
+    recorder = Recorder(llm, prompt, plan=plan, max_tokens=max_tokens, ignore_eos=ignore_eos, progress=progress)
+    for _ in recorder.steps():
+        pass
+    return recorder.trace()

@@ -1,0 +1,122 @@
+"""`winnow inspect`: the page, the trace, the table, and what it refuses."""
+
+import json
+import re
+
+import pytest
+
+from winnow.inspector import Trace
+
+PLAN = "lazyllm(layers=[1], keep=0.4, revive='never')"
+
+
+@pytest.fixture
+def refuses(winnow, monkeypatch):
+    """Run a command that has to fail on one line, before any work."""
+
+    def refuse(*arguments: object, **keywords: object) -> None:
+        raise AssertionError("work was done before the error")
+
+    def call(*arguments: object) -> str:
+        with monkeypatch.context() as patched:
+            patched.setattr("winnow.inspector.recorder.prefill", refuse)
+            result = winnow("inspect", *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith("error: ")
+        assert result.err.count("\n") == 1
+        return str(result.err)
+
+    return call
+
+
+def test_page_trace_and_table(winnow, tiny, tmp_path):
+    out, file = tmp_path / "page.html", tmp_path / "trace.json"
+    arguments = ("inspect", "hello there", "-m", tiny, "-p", PLAN, "--max-tokens", 4, "--ignore-eos", "--out", out)
+    result = winnow(*arguments, "--trace", file)
+    assert (result.code, result.err) == (0, "")
+    trace = Trace.from_dict(json.loads(file.read_text(encoding="utf-8")))
+    assert (trace.plan, len(trace.steps), trace.finish_reason) == (PLAN, 4, "length")
+    page = out.read_text(encoding="utf-8")
+    data = re.search(r'id="trace">(.*?)</script>', page, re.DOTALL)[1]
+    assert Trace.from_dict(json.loads(data)) == trace
+    assert f"{trace.steps[0].rows}" in result.out
+    assert str(out) in result.out.replace("\n", "")
+    assert len(re.findall(r"^\d ", result.out, re.MULTILINE)) == 4
+
+
+def test_json_has_the_figures_of_the_table(winnow, tiny, tmp_path):
+    out = tmp_path / "page.html"
+    flags = ("-m", tiny, "-p", PLAN, "--max-tokens", 3, "--ignore-eos", "--out", out, "--json")
+    record = winnow("inspect", "hello", *flags).json
+    assert (record["command"], record["complete"], record["out"]) == ("inspect", True, str(out))
+    assert sum(step["rows_computed"] for step in record["steps"]) == record["stats"]["rows_computed"]
+    assert {"model", "device", "versions"} <= record.keys()
+    run = winnow("run", "hello", "-m", tiny, "-p", PLAN, "--max-tokens", 3, "--ignore-eos", "--json").json
+    assert record["stats"]["rows_computed"] == run["stats"]["rows_computed"]
+
+
+def test_many_steps_make_a_short_table(winnow, tiny, tmp_path):
+    flags = ("-m", tiny, "-p", "full", "--max-tokens", 60, "--ignore-eos", "--out", tmp_path / "page.html")
+    lines = winnow("inspect", "hello", *flags).out.splitlines()
+    assert len(lines) < 50
+    assert any(line.startswith("59 ") for line in lines)
+    assert "…" in [line.strip() for line in lines]
+
+
+def test_the_prompt_can_be_a_file_with_a_question(winnow, tiny, document, tmp_path):
+    flags = ("-m", tiny, "-p", "full", "--max-tokens", 2, "--no-chat", "--out", tmp_path / "page.html", "--json")
+    record = winnow("inspect", "--file", document, "--question", "When?", *flags).json
+    assert record["stats"]["prompt_tokens"] == len(document.read_text().rstrip("\n") + "\n\nWhen?")
+
+
+def test_an_interrupt_shows_what_was_finished(winnow, tiny, tmp_path, monkeypatch):
+    from winnow.inspector import recorder
+
+    real, calls = recorder.decode, []
+
+    def decode(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr("winnow.inspector.recorder.decode", decode)
+    file = tmp_path / "t.json"
+    flags = ("-m", tiny, "-p", "full", "--ignore-eos", "--out", tmp_path / "page.html", "--trace", file)
+    result = winnow("inspect", "hello", *flags)
+    assert (result.code, result.err) == (130, "interrupted; this is what was finished\n")
+    trace = Trace.from_dict(json.loads(file.read_text()))
+    assert (len(trace.steps), trace.finish_reason) == (3, None)
+
+
+def test_an_interrupted_prompt_leaves_nothing(winnow, tiny, tmp_path, monkeypatch):
+    def prefill(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("winnow.inspector.recorder.prefill", prefill)
+    result = winnow("inspect", "hello", "-m", tiny, "-p", "full", "--out", tmp_path / "page.html")
+    assert (result.code, result.out, result.err.count("\n")) == (130, "", 1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["", "-p", "full"], ["prompt is empty"]),
+        (["hello", "-p", "lazily"], ["unknown policy 'lazily'"]),
+        (["hello", "-p", "lazyllm(layers=[7], keep=0.5)"], ["layers"]),
+        (["hello", "-p", "full", "--max-tokens", 0], ["max_tokens=0"]),
+        (["x" * 40_000, "-p", "full"], ["32768 positions"]),
+        (["--file", "missing.txt"], ["cannot read missing.txt"]),
+        (["hello", "--out", "trace.json"], ["--out trace.json", ".html"]),
+        (["hello", "--out", "a.html", "--trace", "./a.html"], ["--out and --trace"]),
+        (["hello", "--out", "missing/a.html"], ["cannot write missing/a.html"]),
+        (["hello", "--out", "a.html", "--trace", "missing/a.json"], ["cannot write missing/a.json"]),
+        (["hello", "-m", "nowhere/at/all"], ["nowhere/at/all"]),
+    ],
+)
+def test_bad_input(refuses, tiny, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    said = refuses(*arguments, *([] if "-m" in arguments else ["-m", tiny]))
+    assert all(word in said for word in words)
+    assert not list(tmp_path.iterdir())
