@@ -90,10 +90,10 @@ def prefill_command(
 
 @app.command("table")
 def table_command(
-    file: Annotated[Path, typer.Argument(help="Records written by --out.")],
+    file: Annotated[Path, typer.Argument(help="Records of decode or prefill, written by --out.")],
     as_markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown page.")] = False,
 ) -> None:
-    """Show records again."""
+    """Show records of decode or prefill again."""
     document = _read(file)
     if as_markdown:
         print(markdown(document), end="")
@@ -103,10 +103,10 @@ def table_command(
 
 @app.command("plot")
 def plot_command(
-    files: Annotated[list[Path], typer.Argument(help="Records written by --out; a panel for each.")],
+    files: Annotated[list[Path], typer.Argument(help="Records of decode or prefill; a panel for each.")],
     out: Annotated[Path, typer.Option(metavar="PNG", help="Where to draw.")],
 ) -> None:
-    """Draw records: seconds over tokens."""
+    """Draw records of decode or prefill: seconds over tokens."""
     plot([_read(file) for file in files], out)
 
 
@@ -128,7 +128,8 @@ def _run(
     kind, where = DTYPES[dtype], parse_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    command = f"python -m winnow.bench {shlex.join(sys.argv[1:])}"
+    arguments = sys.argv[2:] if sys.argv[1:2] == ["bench"] else sys.argv[1:]  # `winnow bench` has these commands too
+    command = f"python -m winnow.bench {shlex.join(arguments)}"
     document = {"command": command, "shape": name, "dtype": dtype, **settings, "machine": machine(where)}
     document |= {"complete": False, "rates": {}, "records": []}
     _write(out, document)
@@ -215,9 +216,12 @@ def _cpu_name() -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file} holds no records: {error}") from error
+    if not isinstance(document, dict) or "what" not in document:
+        raise InputError(f"{file} holds no records of decode or prefill")
+    return document
 
 
 def main() -> None:

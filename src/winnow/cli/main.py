@@ -10,8 +10,10 @@ import torch
 import typer
 
 import winnow
+from winnow.cli.bench import app as bench
 from winnow.cli.compare import compare
 from winnow.cli.evaluate import evaluate
+from winnow.cli.inspect import inspect
 from winnow.cli.plans import plans
 from winnow.cli.run import run
 from winnow.errors import WinnowError
@@ -24,7 +26,9 @@ app = typer.Typer(name="winnow", add_completion=False, pretty_exceptions_enable=
 app.command()(run)
 app.command()(compare)
 app.command("eval")(evaluate)
+app.command()(inspect)
 app.command()(plans)
+app.add_typer(bench, name="bench")
 
 
 def _version(wanted: bool) -> None:

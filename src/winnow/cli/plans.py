@@ -54,7 +54,9 @@ def _parameter(field: dataclasses.Field[Any]) -> dict[str, Any]:
     known = {"name": field.name, "type": kind}
     if field.default_factory is not dataclasses.MISSING:
         return {**known, "default": field.default_factory()}
-    return known if field.default is dataclasses.MISSING else {**known, "default": field.default}
+    if field.default is dataclasses.MISSING:
+        return known
+    return {**known, "default": list(field.default) if isinstance(field.default, tuple) else field.default}
 
 
 def _catalogue(policies: list[dict[str, Any]]) -> Table:

@@ -1,0 +1,133 @@
+"""How few tokens of a prompt hold the attention that its last token pays: layer by layer, no attention map kept."""
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from winnow.bench.evaluate import Progress, cases, silent
+from winnow.errors import InputError
+from winnow.plan import Plan
+from winnow.policies.base import ComputePolicy, ModelShape
+from winnow.runtime.forward import prefill
+from winnow.runtime.llm import LLM
+from winnow.runtime.sampling import SamplingParams
+from winnow.runtime.scorer import admit
+from winnow.tasks import Task
+
+MASSES = (0.5, 0.9, 0.99)
+POINTS = 60  # of a curve
+
+
+@dataclass(frozen=True)
+class Everywhere(ComputePolicy):
+    """Full attention that tells in every layer how much the current token attends to each; for measuring only."""
+
+    name = "attention"
+
+    def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
+        return range(shape.layers)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The attention of the last prompt token over the prompt in one layer, the mean over heads; None: over layers too.
+
+    holds: for each mass, as text, the smallest share of the prompt's tokens that holds it. below_uniform: share of the
+    tokens that get less than an equal part. curve: attention at the `token_shares`, from the most attended token down.
+    """
+
+    layer: int | None
+    holds: dict[str, float]
+    below_uniform: float
+    curve: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sparsity(
+    llm: LLM,
+    tasks: Sequence[Task],
+    length: int,
+    examples: int,
+    *,
+    masses: Sequence[float] = MASSES,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Iterator[list[Profile]]:
+    """Prefill the examples under full attention; yields for each the profiles of all layers, then of their mean.
+
+    masses: shares of the attention, above 0 and below 1. progress: called with the number of prompt tokens just
+    processed. Raises, before any work: InputError, CapacityError where something cannot be run.
+    """
+    check_masses(masses)
+    for task in tasks:
+        first = next(cases(llm, [task], [length], 1, seed=seed))
+        llm.check([first.ids], SamplingParams(max_tokens=1), plan="full")
+    shares = token_shares(length)
+    made = cases(llm, tasks, [length], examples, seed=seed)
+    return (_profiles(attention(llm, case.ids, progress), masses, shares) for case in made)
+
+
+def check_masses(masses: Sequence[float]) -> None:
+    """Raise InputError unless they are shares of the attention."""
+    if bad := [mass for mass in masses if not 0 < mass < 1]:
+        raise InputError(f"a mass of {bad[0]:g} must be above 0 and below 1")
+
+
+def token_shares(length: int) -> list[float]:
+    """Where curves are sampled: shares of the tokens from 1 / `length` to 1, evenly on a logarithmic scale."""
+    return [length ** (point / (POINTS - 1) - 1) for point in range(POINTS)]
+
+
+def mean_profiles(found: Sequence[list[Profile]]) -> list[Profile]:
+    """Over examples, layer by layer."""
+    return [_mean(layer) for layer in zip(*found, strict=True)]
+
+
+def attention(llm: LLM, ids: Sequence[int], progress: Progress = silent) -> Tensor:
+    """How much the last token of a prompt attends to each: [layers, tokens] float64 on the CPU, mean over q heads."""
+    plan, found = Plan(compute=Everywhere()), {}
+
+    def observe(layer: int, part: Any, views: Any, signals: list[Tensor]) -> None:
+        if len(signals) > layer:  # none before the last prompt token
+            found[layer] = signals[layer].double().cpu()
+
+    state, prompt = admit(llm.decoder, llm.tokenizer, plan, list(ids), 1, llm.prefill_chunk)
+    state.observe = observe
+    prefill(llm.decoder, state, prompt, llm.prefill_chunk, progress)
+    return torch.stack([found[layer] for layer in range(llm.decoder.shape.layers)])
+
+
+def _profiles(weights: Tensor, masses: Sequence[float], shares: Sequence[float]) -> list[Profile]:
+    layers = [_profile(layer, each, masses, shares) for layer, each in enumerate(weights)]
+    return [*layers, _profile(None, weights.mean(0), masses, shares)]
+
+
+def _profile(layer: int | None, weights: Tensor, masses: Sequence[float], shares: Sequence[float]) -> Profile:
+    """weights: [tokens]; attention that goes to sinks beside the tokens is left out."""
+    tokens = len(weights)
+    ordered = (weights / weights.sum()).sort(descending=True).values
+    held = ordered.cumsum(0)
+    counts = {f"{mass:g}": int((held < mass).sum()) + 1 for mass in masses}
+    ranks = [min(tokens, math.ceil(share * tokens - 1e-9)) - 1 for share in shares]
+    return Profile(
+        layer=layer,
+        holds={mass: min(count, tokens) / tokens for mass, count in counts.items()},
+        below_uniform=float((ordered < 1 / tokens).double().mean()),
+        curve=tuple(ordered[ranks].tolist()),
+    )
+
+
+def _mean(profiles: Sequence[Profile]) -> Profile:
+    first, count = profiles[0], len(profiles)
+    return Profile(
+        layer=first.layer,
+        holds={mass: sum(each.holds[mass] for each in profiles) / count for mass in first.holds},
+        below_uniform=sum(each.below_uniform for each in profiles) / count,
+        curve=tuple(sum(point) / count for point in zip(*(each.curve for each in profiles), strict=True)),
+    )

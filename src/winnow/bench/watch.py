@@ -1,0 +1,82 @@
+"""One prompt continued alone, with a note of which of its tokens every layer has computed after every step."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from winnow.bench.evaluate import Progress, silent
+from winnow.plan import Plan
+from winnow.runtime.block import Segment
+from winnow.runtime.forward import decode, prefill
+from winnow.runtime.generate import Completion, Running
+from winnow.runtime.llm import LLM
+from winnow.runtime.sampling import Sampler, SamplingParams
+from winnow.runtime.scorer import admit
+from winnow.runtime.text import TextStream
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A completion and what it took inside.
+
+    computed: [new tokens][layers], how many of the prompt's tokens a layer has computed before each new token; the
+    first line is prefill's, each other one is a decode step further. Units evicted since are counted too.
+    """
+
+    completion: Completion
+    computed: list[list[int]]
+
+
+@dataclass
+class Watch:
+    """What `Sequence.observe` calls; it only takes notes, so that timing is left alone. rows: per step, per call."""
+
+    rows: list[list[tuple[int, Tensor]]] = field(default_factory=lambda: [[]])
+
+    def __call__(self, layer: int, part: Segment, views: Any, signals: Any) -> None:
+        if not part.decode or part.late:  # the other rows of decode steps are new tokens
+            self.rows[-1].append((layer, part.positions))
+
+    def computed(self, layers: int, prompt: int) -> list[list[int]]:
+        """[steps][layers] different positions below `prompt` among the rows so far."""
+        seen = torch.zeros(layers, prompt, dtype=torch.bool)
+        counts = []
+        for step in self.rows:
+            for layer, positions in step:
+                seen[layer, positions[positions < prompt].cpu()] = True
+            counts.append(seen.sum(1).tolist())
+        return counts
+
+
+def generate_watched(
+    llm: LLM, ids: Sequence[int], params: SamplingParams, plan: Plan, progress: Progress = silent
+) -> Watched:
+    """Like `LLM.generate` for one prompt and one sample; times span the same.
+
+    progress: called with the number of prompt tokens just processed.
+    Raises InputError, CapacityError or PlanError before any work is done.
+    """
+    [request] = llm.check([list(ids)], params, plan=plan)
+    watch, decoder = Watch(), llm.decoder
+    started = time.perf_counter()
+    state, prompt = admit(decoder, llm.tokenizer, plan, request.ids, params.max_tokens, llm.prefill_chunk)
+    state.observe = watch
+    progress(state.omitted)
+    logits = prefill(decoder, state, prompt, llm.prefill_chunk, progress)
+    running = Running(
+        request=request,
+        state=state,
+        sampler=Sampler(params, request.ids, decoder.device, 0),
+        started=started,
+        sample_index=0,
+        text=TextStream(llm.tokenizer, tuple(params.stop)) if llm.tokenizer is not None else None,
+    )
+    running.take(logits)
+    while running.finish_reason is None:
+        watch.rows.append([])
+        running.take(decode(decoder, [(state, running.tokens[-1])])[0])
+    return Watched(running.completion(), watch.computed(decoder.shape.layers, len(prompt)))
