@@ -35,6 +35,7 @@ class Stage:
     rows: tuple[tuple[int, float], ...]
     text: float = 0.2
     copying: float = 0.0
+    keys: float = 0.0  # share of the conversations that are about key-value pairs, besides those of the usual mixture
     text_weight: float = 0.1  # loss weight of ordinary text; answers weigh 2.5, questions 0.05
     stretch: float = 0.0  # share of rows whose rope positions get random gaps, up to `max_positions`
     lr: float = 4e-3
@@ -69,6 +70,10 @@ STAGES = (
     Stage(
         name="far", tokens=7_500_000, rows=((8192, 0.75), (4096, 0.2), (1024, 0.05)), text=0.06, text_weight=0.15,
         stretch=0.25, lr=1.6e-3, lr_end=2e-5,
+    ),
+    Stage(
+        name="keys", tokens=2_400_000, rows=((8192, 0.85), (4096, 0.15)), text=0.06, text_weight=0.15, keys=0.45,
+        stretch=0.2, lr=6e-4, lr_end=1e-5,
     ),
 )  # fmt: skip
 

@@ -59,12 +59,14 @@ def draw_conversation(
     haystack: Haystack,
     tokenizer: PreTrainedTokenizerBase,
     vocabulary: Sequence[str] = (),
+    keys: float = 0.0,
 ) -> Conversation:
     """A conversation of about `tokens` tokens, questions and answers included.
 
-    `vocabulary`: words for keys of records besides the short lists of `winnow.tasks.words`.
+    `vocabulary`: words for keys of records besides the short lists of `winnow.tasks.words`. `keys`: share of key-value
+    conversations besides those of the mixture.
     """
-    family = rng.choices(FAMILIES, SHARES)[0]
+    family = "kv" if rng.random() < keys else rng.choices(FAMILIES, SHARES)[0]
     questions = 1 if rng.random() < 0.15 else rng.randint(2, max(3, min(32, tokens // 48)))
     if FAMILIES.index(family) < TEXT_FAMILIES:
         return _about_text(rng, tokens, haystack, tokenizer, family, questions)

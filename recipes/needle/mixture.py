@@ -80,7 +80,7 @@ class Mixture:
             room = length - start
             wanted = room if rng.random() < 0.8 or room < 400 else rng.randint(200, room)
             conversation = draw_conversation(
-                rng, wanted - 8, rng.choice(self.haystacks), self.tokenizer, self.vocabulary
+                rng, wanted - 8, rng.choice(self.haystacks), self.tokenizer, self.vocabulary, stage.keys
             )
             start = self._write(batch, row, start, conversation, stage, rng)
         if start < length:
