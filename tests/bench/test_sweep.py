@@ -62,7 +62,7 @@ def test_rows_come_by_task_with_full_attention_first(runs):
     tasks = ("digits", "more", ALL)
     assert [(row.task, row.plan) for row in rows] == [(task, plan) for task in tasks for plan in ("full", LAZY, DROP)]
     for full in rows[::3]:
-        shares = (full.rows_share, full.flops_share, full.prompt_computed, full.peak_cache_ratio)
+        shares = (full.rows_share, full.flops_share, full.prompt_computed, full.peak_ratio)
         assert shares == (1, 1, 1, 1)
         assert (full.ttft_speedup, full.generation_speedup, full.revived_rows, full.aux_bytes) == (1, 1, 0, 0)
 

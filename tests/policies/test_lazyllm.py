@@ -48,10 +48,11 @@ def held(state):
 
 
 @pytest.mark.parametrize("revive", ["relaxed", "causal"])
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("prune_generated", [False, True])
-def test_equals_the_pseudocode(llm, revive, seed, prune_generated):
-    """Logits, units and what is set aside, after every step of a generation."""
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("chunk", "prune_generated"), [(1, False), (2, True), (7, False), (7, True)])
+def test_equals_the_pseudocode(llm, revive, seed, chunk, prune_generated):
+    """Logits, units and what is set aside, after every step of a generation; chunks also cut revived rows apart."""
+    llm.prefill_chunk = chunk
     ids, chosen = tokens(seed), schedule(seed) | {"revive": revive, "prune_generated": prune_generated}
     reference = LazyReference(llm.model, **chosen)
     state, logits = start(llm, LazyLLM(**chosen), ids)
@@ -222,15 +223,15 @@ def test_max_revive_bounds_a_step(llm, most):
     revived = []
     for policy in (free, bounded):
         state, _ = start(llm, policy, ids)
-        lengths = [cache.length for cache in state.caches]
+        before = held(state)[0]
         decode(llm.decoder, [(state, ids[PROMPT])])
         units, aside = held(state)
-        gained = [cache.length - before - 1 for cache, before in zip(state.caches, lengths, strict=True)]
-        revived.append(gained[1])
+        gained = [len(now - then) - 1 for now, then in zip(units, before, strict=True)]
+        revived.append(gained)
         for layer in (1, 2, 3):
             assert units[layer] | aside[layer] == units[layer - 1]
-    assert revived[0] > most
-    assert revived[1] <= most
+    assert revived[0][1] > most
+    assert len(set().union(*(now - then for now, then in zip(units, before, strict=True))) - {PROMPT}) <= most
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "gpt_oss", "qwen3"])
@@ -243,6 +244,34 @@ def test_every_cell_is_filled_with_windows_caps_and_sinks(name, revive):
     for token in ids[PROMPT:]:
         assert decode(llm.decoder, [(state, token)]).isfinite().all()
     assert held(state)[0] == [set(range(len(ids)))] * LAYERS
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("revive", ["relaxed", "causal"])
+def test_chunks_and_batch_mates_change_nothing(name, revive):
+    """Blocks cut the revived rows of a batch anywhere, also so that one of them is alone in a block."""
+    plan = Plan(compute=LazyLLM(layers=(1,), keep=0.3, keep_decode=0.8, revive=revive))
+    texts = [tokens(20 + i) for i in range(3)]
+    llm = LLM(small_model(name), prefill_chunk=64)
+    alone = [llm.logits(ids, decode_from=PROMPT, plan=plan) for ids in texts]
+    for chunk in (1, 3, 8):
+        llm.prefill_chunk = chunk
+        started = [start(llm, plan.compute, ids) for ids in texts]
+        rows = [torch.stack([logits for _, logits in started])]
+        for step in range(PROMPT, len(texts[0])):
+            batch = [(state, ids[step]) for (state, _), ids in zip(started, texts, strict=True)]
+            rows.append(decode(llm.decoder, batch))
+        torch.testing.assert_close(torch.stack(rows, 1), torch.stack(alone), rtol=0, atol=1e-5)
+
+
+def test_windowed_layers_read_no_more_than_their_window():
+    """Units that left the window stay for rows to be revived; the current token does not read them."""
+    llm = LLM(small_model("mistral"), prefill_chunk=9)
+    with pytest.warns(UserWarning, match="sliding window"):
+        [out] = llm.generate(
+            [tokens(3)[:PROMPT]], SamplingParams(max_tokens=9, ignore_eos=True), plan="lazyllm(max_revive=0)"
+        )
+    assert out.stats.units_read <= out.stats.units_full
 
 
 @pytest.mark.parametrize(
@@ -261,6 +290,7 @@ def test_every_cell_is_filled_with_windows_caps_and_sinks(name, revive):
         ("lazyllm(keep=0.5, cumulative=[0.5, 0.4, 0.3])", "give one"),
         ("lazyllm(max_revive=-1)", "at least 0"),
         ("lazyllm(always_keep=[-1])", "positions"),
+        ("lazyllm(revive='never', keep_decode=0.5)", "how decode steps choose"),
         ("lazyllm + streaming", "leaves some out"),
     ],
 )

@@ -69,6 +69,12 @@ def test_a_proposal_costs_no_more_than_wanted_and_little_less(base, wanted):
     LazyLLM(layers=found.layers, keep=found.keep).validate(shape)
 
 
+def test_a_strong_wish_keeps_to_layers_that_see_the_whole_prompt(base):
+    windows = tuple(None if layer % 6 == 5 else 512 for layer in range(36))
+    shape = dataclasses.replace(deep(base, 36), windows=windows)
+    assert all(windows[p - 1] is None for p in propose(shape, 4096, speedup=3.0).layers)
+
+
 def test_a_strong_wish_moves_the_stages_down(base):
     shape = deep(base, 28)
     assert propose(shape, 4096, speedup=3.5).layers[0] < preset_layers(shape, last_layer(shape))[0]

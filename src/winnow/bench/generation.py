@@ -70,13 +70,14 @@ def measure_generation(
     source = torch.Generator().manual_seed(0)
     prompt, fed = torch.randint(shape.vocab, (length + new - 1,), generator=source).split([length, new - 1])
     turns: list[list[tuple[float, tuple[float, ...], Stats]]] = [[] for _ in arms]
-    for _ in range(repeats + 1):
-        for arm, turn in zip(arms, turns, strict=True):
-            turn.append(_generate(decoder, arm, prompt.tolist(), fed.tolist(), chunk))
+    for turn in range(repeats + 1):
+        for place in range(len(arms)):
+            arm = (place + turn) % len(arms)  # another one first each time
+            turns[arm].append(_generate(decoder, arms[arm], prompt.tolist(), fed.tolist(), chunk))
             progress()
     return [
-        Generation(str(arm), tuple(t[0] for t in turn[1:]), tuple(t[1] for t in turn[1:]), turn[-1][2])
-        for arm, turn in zip(arms, turns, strict=True)
+        Generation(str(arm), tuple(t[0] for t in took[1:]), tuple(t[1] for t in took[1:]), took[-1][2])
+        for arm, took in zip(arms, turns, strict=True)
     ]
 
 
@@ -93,6 +94,7 @@ def _generate(
         marks.append(time.perf_counter())
     state.measure()
     seconds = [after - before for before, after in pairwise(marks)]
+    state.stats.new_tokens, state.stats.ttft_s, state.stats.total_s = len(fed) + 1, seconds[0], sum(seconds)
     return seconds[0], tuple(seconds[1:]), state.stats
 
 

@@ -57,7 +57,8 @@ class SweepRow:
     generation is the answer that the plan gives, of `new_tokens`. rows_share, flops_share: of prefill, of full
     attention's; what a plan spends to shorten a prompt is in the times only. prompt_computed: share of the prompt's
     tokens computed by the end, the mean over layers, and prompt_computed_last in the last one. revived_rows: per
-    example. aux_bytes: the most of any example. peak_cache_ratio: of full attention's.
+    example. aux_bytes: the most of any example. peak_ratio: the most bytes of units
+    and the most set aside, which need not fall together, of full attention's.
     """
 
     plan: str
@@ -80,7 +81,7 @@ class SweepRow:
     prompt_computed_last: float
     revived_rows: float
     aux_bytes: int
-    peak_cache_ratio: float
+    peak_ratio: float
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -226,7 +227,9 @@ def _row(group: Sequence[Run], full: dict[tuple[str, int, int], Run], task: str)
         prompt_computed_last=mean(lambda run: run.computed[-1] / run.stats.prompt_tokens),
         revived_rows=mean(lambda run: run.stats.revived_rows),
         aux_bytes=max(run.stats.aux_bytes for run in group),
-        peak_cache_ratio=mean(lambda run: run.stats.peak_cache_bytes / full[_case(run)].stats.peak_cache_bytes),
+        peak_ratio=mean(
+            lambda run: (run.stats.peak_cache_bytes + run.stats.aux_bytes) / full[_case(run)].stats.peak_cache_bytes
+        ),
     )
 
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from winnow.bench.evaluate import Progress, silent
 from winnow.plan import Plan
-from winnow.runtime.block import Segment
 from winnow.runtime.forward import decode, prefill
 from winnow.runtime.generate import Completion, Running
 from winnow.runtime.llm import LLM
 from winnow.runtime.sampling import Sampler, SamplingParams
 from winnow.runtime.scorer import admit
+from winnow.runtime.segment import Segment
 from winnow.runtime.text import TextStream
 
 

@@ -29,11 +29,11 @@ class Aside:
         """[count] positions."""
         return self.positions[: self.count]
 
-    def put(self, hidden: Tensor, positions: Tensor) -> None:
-        """Set tokens aside. hidden: [tokens, hidden]; positions: [tokens], none of them here yet."""
+    def put(self, hidden: Tensor, positions: Tensor, room: int = 0) -> None:
+        """Set tokens aside. hidden: [tokens, hidden]; positions: [tokens], none here yet; room: entries to reserve."""
         end = self.count + len(positions)
         if end > len(self.positions):
-            self._resize(max(end, int(len(self.positions) * GROWTH)))
+            self._resize(max(end, room, int(len(self.positions) * GROWTH)))
         self.hidden[self.count : end] = hidden
         self.positions[self.count : end] = positions
         self.count = end

@@ -98,17 +98,18 @@ class LayerCache:
             raise ValueError(f"the first {self.head} units stay, not {after}")
         self.start += count
 
-    def retain(self, index: Tensor) -> None:
+    def retain(self, index: Tensor, room: int = 0) -> None:
         """Keep only the live units at `index`, ascending: [units], or [kv_heads, units] if heads differ.
 
         In place, one head at a time, so that nothing the size of the cache is allocated; a slab that is left more than
-        half empty is replaced by one that fits.
+        half empty is replaced by one that fits them and `room` more.
         """
         kept = index.shape[-1]
         kv_heads = self.slab.keys.shape[0]
         slots = torch.where(index < self.head, index, index - self.head + self.start)
         per_head = slots.expand(kv_heads, kept)
-        target = self.slab if 2 * kept >= self.slab.capacity else self._make(max(kept, 1))
+        wanted = kept + room if self._limit is None else max(kept, min(kept + room, self._limit))
+        target = self.slab if 2 * kept >= self.slab.capacity else self._make(max(wanted, 1))
         for head in range(kv_heads):
             for old, new in ((self.slab.keys, target.keys), (self.slab.values, target.values)):
                 new[head, :kept] = old[head, per_head[head]]

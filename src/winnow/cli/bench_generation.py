@@ -80,7 +80,7 @@ def _table(records: list[dict[str, Any]], title: str) -> Table:
         "all\ns",
         "\nx",
         "revived\nrows",
-        "cache\nMiB",
+        "peak\ncache\nMiB",
         "aside\nMiB",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -96,7 +96,7 @@ def _table(records: list[dict[str, Any]], title: str) -> Table:
             f"{record['total_s']:.2f}",
             f"{record['total_ratio']:.3f}",
             f"{stats['revived_rows']:,}",
-            f"{stats['cache_bytes'] / MIB:.0f}",
+            f"{stats['peak_cache_bytes'] / MIB:.0f}",
             f"{stats['aux_bytes'] / MIB:.0f}",
         )
     return table

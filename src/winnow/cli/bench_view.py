@@ -73,7 +73,7 @@ SWEEP: dict[str, Callable[[SweepRow], str]] = {
     "used,\nlast\nlayer\n%": lambda row: f"{100 * row.prompt_computed_last:.1f}",
     "revived\nrows": lambda row: f"{row.revived_rows:,.0f}",
     "aside\nMiB": lambda row: f"{row.aux_bytes / MIB:.2f}",
-    "peak\ncache\nx": lambda row: f"{row.peak_cache_ratio:.2f}",
+    "peak\nbytes\nx": lambda row: f"{row.peak_ratio:.2f}",
 }
 SWEEP_CAPTION = (
     "TTFT, generation: full attention's time over the plan's, medians; rows, FLOPs: of prefill, % of full attention's; "

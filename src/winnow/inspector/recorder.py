@@ -10,11 +10,12 @@ from winnow.inspector.runs import runs_of
 from winnow.inspector.texts import token_texts
 from winnow.inspector.trace import LayerStep, Step, Token, Trace
 from winnow.plan import Plan
-from winnow.runtime.block import Segment, View
 from winnow.runtime.forward import decode, prefill
 from winnow.runtime.llm import LLM
 from winnow.runtime.sampling import Sampler, SamplingParams
 from winnow.runtime.scorer import admit
+from winnow.runtime.segment import Segment
+from winnow.runtime.view import View
 
 Progress = Callable[[int], None]
 

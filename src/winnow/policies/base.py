@@ -78,6 +78,9 @@ class Policy:
     trial: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if isinstance(value := getattr(self, field.name), list):
+                object.__setattr__(self, field.name, tuple(value))
         if problem := wrong_type(self):
             raise PlanError(f"{self.name}: {problem}")
         self.check()
@@ -178,7 +181,7 @@ class ComputePolicy(Policy):
     @property
     def leaves_gaps(self) -> bool:
         """Whether layers may hold units whose positions do not follow each other."""
-        return bool(self.revives)
+        return self.revives
 
     def entrances(self, shape: ModelShape) -> Collection[int]:
         """The layers at whose entrance `choose` is asked."""
@@ -191,6 +194,9 @@ class ComputePolicy(Policy):
     def choose(self, entrance: Entrance) -> Choice | None:
         """Who goes on; None: every visible token. The current token always does, unless the choice is to wait."""
         return None
+
+    def prepare(self, scorer: Scorer) -> None:
+        """Raise, before any work, what `shorten` would raise for want of a tokenizer or a scorer."""
 
     def shorten(self, ids: list[int], scorer: "Scorer") -> list[int]:
         """Index of the prompt tokens that the model gets to see at all, ascending; their positions are renumbered."""

@@ -5,87 +5,22 @@ were set aside chunk by chunk and all go on at once is cut into blocks again, so
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from winnow.cache.layer import LayerCache
 from winnow.errors import UnsupportedModelError
 from winnow.kernels.attend import attend
-from winnow.kernels.dots import dots
 from winnow.kernels.merge import merge
-from winnow.policies.base import Span
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
-from winnow.runtime.sequence import Sequence
+from winnow.runtime.segment import Segment
+from winnow.runtime.view import view_of, weights_of
 
 # What layers hand to the attention function besides tensors, and what it may ignore: none of it changes the result.
 IGNORED = frozenset({"dropout", "position_ids", "use_cache", "output_attentions", "output_router_logits", "is_causal"})
-ANYONE = -1  # in place of the position of a unit that every row sees
 
 Tables = dict[str | None, tuple[Tensor, Tensor]]
-
-
-@dataclass
-class Segment:
-    """The rows of one sequence in a step: `[start, stop)` of the flat batch, at `positions` [rows], from `first` on.
-
-    known: tokens of the sequence so far, these rows included. consecutive: whether the positions rise by one; not so
-    where a compute policy has let rows stop. late: how many rows, the first ones, are of tokens that were skipped
-    before. seen: [known] bool, the positions this step still sees; None: all. signals: see `Entrance`.
-    """
-
-    sequence: Sequence
-    start: int
-    stop: int
-    first: int
-    positions: Tensor
-    decode: bool
-    known: int
-    consecutive: bool = True
-    late: int = 0
-    seen: Tensor | None = None
-    signals: list[Tensor] = field(default_factory=list)
-    revived: int = 0
-
-    @property
-    def rows(self) -> int:
-        return self.stop - self.start
-
-    def visible(self) -> Tensor:
-        """[tokens] positions, ascending."""
-        if self.seen is None:
-            return torch.arange(self.known, device=self.positions.device)
-        return self.seen.nonzero().flatten()
-
-    def part(self, start: int, stop: int) -> "Segment":
-        """The rows that lie in `[start, stop)` of the flat batch, counted from its start."""
-        begin, end = max(start, self.start), min(stop, self.stop)
-        positions = self.positions[begin - self.start : end - self.start]
-        first = self.first + begin - self.start if self.consecutive or begin == self.start else int(positions[0])
-        consecutive = self.consecutive or end - begin == 1
-        late = max(0, min(self.late - (begin - self.start), end - begin))
-        return replace(
-            self, start=begin - start, stop=end - start, first=first, positions=positions, consecutive=consecutive,
-            late=late,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class View:
-    """Units that rows attend to: tensors [kv_heads, units, head_dim], positions [..., units]; otherwise as `Span`.
-
-    order: what the rows' positions are compared with: the units' positions, or ANYONE.
-    """
-
-    keys: Tensor
-    values: Tensor
-    positions: Tensor
-    order: Tensor
-    past: int | None
-    window: int | None
-    query_limit: int | None
 
 
 class Block:
@@ -156,7 +91,7 @@ class Block:
         cache.append(k[:, rows], v[:, rows], part.positions, part.first if part.consecutive else None)
         spans = plan.keep.spans(cache, part.rows, part.first, part.positions, window)
         read = plan.read.spans(cache, spans) if part.decode else spans
-        views = [_view(part, cache, span, fresh=self.before[index] + part.rows) for span in read]
+        views = [view_of(part, cache, span, fresh=self.before[index] + part.rows) for span in read]
         if part.decode:
             units = sum(view.keys.shape[1] for view in views)
             sequence.read_less |= read is not spans or units < sum(span.stop - span.start for span in spans)
@@ -179,7 +114,7 @@ class Block:
         last = self.before[index] + part.rows == whole.rows and part.known >= sequence.prompt
         if last and self.layer in sequence.signals[part.decode]:
             queries = [seen_from(part, view.query_limit)[-1] for view in views]
-            whole.signals.append(_weights(queries, views, part, sinks, keywords))
+            whole.signals.append(weights_of(queries, views, part, sinks, keywords))
         if sequence.observe is not None:
             sequence.observe(self.layer, part, views, whole.signals)
         plan.keep.evict(cache, sequence.window(window))
@@ -208,47 +143,3 @@ class Block:
             kind: (torch.cat([t[kind][0] for t in each], 1), torch.cat([t[kind][1] for t in each], 1))
             for kind in each[0]
         }
-
-
-def _view(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
-    """The units of a span that this step sees; units that it does not see are not read.
-
-    fresh: how many units at the end of the cache this step has appended.
-    """
-    slots = slice(span.start, span.stop)
-    keys, values, positions = cache.slab.keys[:, slots], cache.slab.values[:, slots], cache.positions[..., slots]
-    past, length = span.past, span.stop - span.start
-    if part.seen is not None and not (seen := part.seen[positions]).all():
-        index = seen.nonzero().flatten()
-        positions, index = positions[index], index + span.start
-        # From the whole slab: torch gathers several times as fast from contiguous tensors as from slices of them.
-        keys, values = cache.slab.keys.index_select(1, index), cache.slab.values.index_select(1, index)
-        past = len(index) - 1 if part.rows == 1 else None
-    if part.late and part.rows > 1:  # positions do not rise from unit to unit
-        past = None
-    order = positions
-    if part.late and span.window is None and part.sequence.plan.compute.relaxed:
-        order = positions.clone()
-        order[: len(order) - min(fresh, length)] = ANYONE
-    return View(keys, values, positions, order, past, span.window, span.query_limit)
-
-
-def _weights(
-    queries: list[Tensor], views: list[View], part: Segment, sinks: Tensor | None, keywords: dict[str, Any]
-) -> Tensor:
-    """How much the last row of a part attends to each known position, the mean over query heads; [known] float32."""
-    current, softcap = part.positions[-1], keywords["softcap"]
-    logits = []
-    for query, view in zip(queries, views, strict=True):
-        each = keywords["scale"] * dots(query, view.keys)  # [q_heads, units]
-        if softcap is not None:
-            each = softcap * (each / softcap).tanh()
-        if view.window is not None:
-            each = each.masked_fill(current - view.positions >= view.window, float("-inf"))
-        logits.append(each)
-    everything = torch.cat(logits, 1)
-    extra = sinks.float()[:, None] if sinks is not None else everything[:, :0]
-    mean = torch.cat((everything, extra), 1).softmax(-1).mean(0)[: everything.shape[1]]
-    weights = mean.new_zeros(part.known)
-    weights[torch.cat([view.positions for view in views])] = mean
-    return weights

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from winnow.runtime.block import Segment
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence as State
 from winnow.runtime.step import Step
 

@@ -87,7 +87,7 @@ class Running:
             self.finish_reason = "length"
         if self.finish_reason is not None:
             self.state.measure()
-            self.state.caches.clear()  # the bytes go back while others still run
+            self.state.release()  # the bytes go back while others still run
             if self.text is not None:
                 piece += self.text.finish()
                 self.finish_reason = "stop" if self.text.stopped else self.finish_reason

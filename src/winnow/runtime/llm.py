@@ -17,7 +17,7 @@ from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.generate import Completion, Request, run
 from winnow.runtime.loading import load, move, parse_device, parse_dtype
 from winnow.runtime.sampling import SamplingParams
-from winnow.runtime.scorer import admit
+from winnow.runtime.scorer import ModelScorer, admit
 from winnow.runtime.sequence import new_sequence
 
 Prompt = str | Sequence[int]
@@ -215,6 +215,7 @@ class LLM:
         chosen = self._plan(plan)
         if params.stop and self.tokenizer is None:
             raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
+        chosen.compute.prepare(ModelScorer(self.decoder, self.tokenizer, self.prefill_chunk))
         stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos())
         requests = []
         for index, prompt in enumerate(prompts):

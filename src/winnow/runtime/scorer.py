@@ -48,13 +48,13 @@ class ModelScorer:
         return found
 
     def other(self, model: str) -> "ModelScorer":
-        return _loaded(model, self.decoder.device, self.chunk)
+        return ModelScorer(*_loaded(model, self.decoder.device), self.chunk)
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(model: str, device: torch.device, chunk: int) -> ModelScorer:
+def _loaded(model: str, device: torch.device) -> tuple[Decoder, PreTrainedTokenizerBase | None]:
     found, tokenizer = load(model, device=device, dtype=None)
-    return ModelScorer(Decoder(found), tokenizer, chunk)
+    return Decoder(found), tokenizer
 
 
 def admit(

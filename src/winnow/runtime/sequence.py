@@ -61,7 +61,12 @@ class Sequence:
         for cache in self.caches[:below]:
             positions = cache.live_positions()
             if not (kept := seen[positions]).all():
-                cache.retain(kept.nonzero().flatten())
+                cache.retain(kept.nonzero().flatten(), room=HEADROOM)
+
+    def release(self) -> None:
+        """Give the memory back; nothing can be computed after."""
+        self.caches.clear()
+        self.aside.clear()
 
     def note_aside(self) -> None:
         """Note the most bytes that were ever set aside at once."""

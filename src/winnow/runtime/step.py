@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from winnow.policies.base import Choice, Entrance
-from winnow.runtime.block import Block, Segment
+from winnow.runtime.block import Block
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.segment import Segment
 
 
 class Step:
@@ -82,13 +83,17 @@ class Step:
             revived=segment.revived,
         )
         choice = sequence.plan.compute.choose(entrance)
+        if choice is None and not aside.count:
+            return replace(segment, signals=[]), rows
         if choice is None:
             choice = Choice(torch.arange(len(visible), device=visible.device), aside=True)
         seen = _among(visible[choice.going], segment.known)
         stays = seen[segment.positions]
         returned, returned_at = aside.take(seen[aside.live])
         if choice.aside:
-            aside.put(rows[~stays], segment.positions[~stays])
+            # All that will wait is known; what stops later is not.
+            room = 0 if entrance.prompt_complete else sequence.prompt
+            aside.put(rows[~stays], segment.positions[~stays], room)
         else:
             aside.clear()
         sequence.note_aside()

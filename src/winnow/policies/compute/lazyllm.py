@@ -1,6 +1,7 @@
 """LazyLLM: prompt tokens that matter little to the next token stop on the way up, and come back when they matter."""
 
 import math
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,7 @@ class LazyLLM(ComputePolicy):
     cumulative: instead of keep, the same as shares of the whole prompt, which may not grow.
     revive: what a revived token sees besides the tokens computed with it, of those that the step still sees: "relaxed",
         all computed in earlier steps, also at later positions, as in the paper; "causal", those at earlier positions;
-        "never", nothing is revived: the choice of prefill stays, and nothing is set aside (a control).
+        "never", nothing is revived: the choice of prefill stays, and nothing stays aside after it (a control).
     keep_decode: keep in decode steps, where it should differ.
     prune_generated: rank generated tokens too; otherwise they always go on.
     always_keep: positions that go on before any other, such as [0]; they count in keep.
@@ -40,9 +41,10 @@ class LazyLLM(ComputePolicy):
     layer and waits there, as hidden states; the last chunk makes the choice, and the survivors go on together, a chunk
     of them at a time. The result does not depend on the chunk size.
 
-    Sliding-window layers keep the units that leave the window, since a revived token needs those around itself, and
-    revived tokens see their own window, causally. Layers below a pruning layer should see the whole prompt; the preset
-    picks such layers.
+    Sliding-window layers keep the units that leave the window, since a revived token needs those around itself, so on a
+    model with such layers the cache can outgrow full attention's (a warning says so; revive='never' avoids it). Revived
+    tokens see their own window there, causally. Layers below a pruning layer should see the whole prompt; the preset
+    picks such layers where the model has any.
 
     Ranking reads the keys of one layer per pruning layer a second time; `units_read` does not count that.
 
@@ -90,6 +92,11 @@ class LazyLLM(ComputePolicy):
             )
         if self.layers is not None and self.keep is None and self.cumulative is None:
             self.require(len(self.layers) == len(CUMULATIVE), "give keep with layers, for example keep=0.5")
+        idle = self.keep_decode is not None or self.max_revive is not None or self.prune_generated
+        self.require(
+            self.revive != "never" or not idle,
+            "keep_decode, max_revive and prune_generated say how decode steps choose; with revive='never' none does",
+        )
         self.require(all(p >= 0 for p in self.always_keep), f"always_keep={list(self.always_keep)}: positions are >= 0")
         self.require(
             self.max_revive is None or self.max_revive >= 0, f"max_revive={self.max_revive} must be at least 0"
@@ -97,8 +104,19 @@ class LazyLLM(ComputePolicy):
 
     def validate(self, shape: ModelShape) -> None:
         last = last_layer(shape) if self.revives else shape.layers - 1
+        if self.revives and any(window is not None for window in shape.windows):
+            warnings.warn(
+                "lazyllm keeps the units that leave a sliding window, so on this model its cache can outgrow full "
+                "attention's; revive='never' drops them",
+                stacklevel=2,
+            )
         if self.layers is None:
             self.require(last >= 1, f"a model of {shape.layers} layers has no layer to prune at{self._why(shape)}")
+            stages = len(self.entrances(shape)) if self.leaves_gaps else len(self._ratios)
+            self.require(
+                stages == len(self._ratios) or (isinstance(self.keep, float | None) and self.cumulative is None),
+                f"a model of {shape.layers} layers has {stages} preset layers to prune at; give layers with the shares",
+            )
             return
         top = self.layers[-1]
         self.require(
@@ -112,7 +130,7 @@ class LazyLLM(ComputePolicy):
         unit = 2 * shape.kv_heads * shape.head_dim
         return (
             f": a token set aside is a hidden state of {shape.hidden} numbers, and a layer above saves {unit}, so that "
-            "less would not pay; revive='never' sets nothing aside"
+            "less would not pay; with revive='never' nothing stays aside"
         )
 
     @property

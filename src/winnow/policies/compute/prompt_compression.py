@@ -8,13 +8,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from winnow.errors import InputError, MissingExtraError
 from winnow.policies.base import ComputePolicy, ModelShape, Scorer
 from winnow.policies.compute.spelling import Span, encode, special_tokens, spell
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # Not after "e.g." or "U.S.", nor after "Mr." or "Dr.".
 SENTENCE_END = re.compile(r"(?<=[.?])(?<!\w\.\w[.?])(?<![A-Z][a-z]\.)\s")
@@ -41,8 +44,8 @@ class PromptCompression(ComputePolicy):
     to be predicted from, stays.
 
     What stays is a shorter prompt: positions are renumbered. `rows_computed` counts the model under the plan only; the
-    time to the first token includes the scoring, which costs about a prefill of its own. `prompt_tokens`, `rows_full`
-    and `units_full` count the prompt as it was given, and that prompt has to fit the model.
+    time to the first token includes the scoring, which costs at least a prefill of its own. `prompt_tokens`,
+    `rows_full` and `units_full` count the prompt as it was given, and that prompt has to fit the model.
 
     Raises MissingExtraError for phrases without spaCy, InputError where units need text and there is no fast tokenizer,
     ModelError for a scorer that cannot be loaded.
@@ -71,6 +74,10 @@ class PromptCompression(ComputePolicy):
                 "download en_core_web_sm; or use unit='token'"
             )
 
+    def prepare(self, scorer: Scorer) -> None:
+        if self.keep < 1:
+            self._models(scorer)
+
     def shorten(self, ids: list[int], scorer: Scorer) -> list[int]:
         if self.keep == 1:
             return list(range(len(ids)))
@@ -81,15 +88,24 @@ class PromptCompression(ComputePolicy):
         units[-1] = None
         return [i for i, unit in enumerate(units) if unit is None or not scores[unit] < threshold]
 
-    def _units(self, ids: list[int], scorer: Scorer) -> tuple[list[int | None], list[float]]:
-        """The unit of every prompt token, None where it stays in any case, and the self-information of every unit."""
+    def _models(self, scorer: Scorer) -> tuple["PreTrainedTokenizerBase | None", Scorer]:
+        """The prompt's tokenizer, None where tokens are units and there is none, and the model that is surprised."""
         try:
             tokenizer = scorer.tokenizer
         except InputError:
             if self.unit != "token" or self.scorer is not None:
                 raise
-            return list(range(len(ids))), _surprisal(ids, scorer, start=None, limit=min(PIECE, scorer.max_positions))
+            return None, scorer
         judge = scorer.other(self.scorer) if self.scorer is not None else scorer
+        if slow := next((t for t in (tokenizer, judge.tokenizer) if not t.is_fast), None):
+            raise InputError(f"{type(slow).__name__} cannot say which characters a token covers; use a fast tokenizer")
+        return tokenizer, judge
+
+    def _units(self, ids: list[int], scorer: Scorer) -> tuple[list[int | None], list[float]]:
+        """The unit of every prompt token, None where it stays in any case, and the self-information of every unit."""
+        tokenizer, judge = self._models(scorer)
+        if tokenizer is None:
+            return list(range(len(ids))), _surprisal(ids, judge, start=None, limit=min(PIECE, judge.max_positions))
         units: list[int | None] = []
         scores: list[float] = []
         special = special_tokens(tokenizer)

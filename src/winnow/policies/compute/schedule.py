@@ -22,14 +22,16 @@ def last_layer(shape: ModelShape) -> int:
     return shape.layers - math.ceil(shape.hidden / (2 * shape.kv_heads * shape.head_dim))
 
 
-def preset_layers(shape: ModelShape, last: int) -> tuple[int, ...]:
-    """A quarter, half and three quarters into the model, at most `last`.
+def preset_layers(shape: ModelShape, last: int, shift: int = 0) -> tuple[int, ...]:
+    """A quarter, half and three quarters into the model, `shift` layers earlier, at most `last`.
 
-    Each moves to the nearest layer above one that sees the whole prompt: a sliding window ranks only what is in it.
+    Each moves to the nearest layer above one that sees the whole prompt, if there is any: a sliding window ranks only
+    what is in it.
     """
     allowed = range(1, last + 1)
     sees_all = [p for p in allowed if shape.windows[p - 1] is None] or allowed
-    return tuple(sorted({min(sees_all, key=lambda p: abs(p - stage * shape.layers)) for stage in STAGES if sees_all}))
+    wanted = [stage * shape.layers - shift for stage in STAGES] if sees_all else []
+    return tuple(sorted({min(sees_all, key=lambda p: abs(p - place)) for place in wanted}))
 
 
 def survivors(tokens: int, keep: float, least: int = 1) -> int:
@@ -99,7 +101,7 @@ def propose(
         raise InputError(f"a share of {target} must be above 0 and at most 1")
     cheapest = None
     for shift in (0, 1, 2, 3):  # the stages as they are, then each time a layer earlier
-        layers = tuple(sorted({max(1, p - shift) for p in preset_layers(shape, last_layer(shape))}))
+        layers = preset_layers(shape, last_layer(shape), shift)
         for percent in range(100, 0, -1):
             found = _cost(shape, prompt, layers, percent / 100)
             if found is None:

@@ -1,0 +1,53 @@
+"""The rows of one sequence in a step."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from winnow.runtime.sequence import Sequence
+
+
+@dataclass
+class Segment:
+    """The rows of one sequence in a step: `[start, stop)` of the flat batch, at `positions` [rows], from `first` on.
+
+    known: tokens of the sequence so far, these rows included. consecutive: whether the positions rise by one; not so
+    where a compute policy has let rows stop. late: how many rows, the first ones, are of tokens that were skipped
+    before. seen: [known] bool, the positions this step still sees; None: all. signals: see `Entrance`.
+    """
+
+    sequence: Sequence
+    start: int
+    stop: int
+    first: int
+    positions: Tensor
+    decode: bool
+    known: int
+    consecutive: bool = True
+    late: int = 0
+    seen: Tensor | None = None
+    signals: list[Tensor] = field(default_factory=list)
+    revived: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    def visible(self) -> Tensor:
+        """[tokens] positions, ascending."""
+        if self.seen is None:
+            return torch.arange(self.known, device=self.positions.device)
+        return self.seen.nonzero().flatten()
+
+    def part(self, start: int, stop: int) -> "Segment":
+        """The rows that lie in `[start, stop)` of the flat batch, counted from its start."""
+        begin, end = max(start, self.start), min(stop, self.stop)
+        positions = self.positions[begin - self.start : end - self.start]
+        first = self.first + begin - self.start if self.consecutive or begin == self.start else int(positions[0])
+        consecutive = self.consecutive or end - begin == 1
+        late = max(0, min(self.late - (begin - self.start), end - begin))
+        return replace(
+            self, start=begin - start, stop=end - start, first=first, positions=positions, consecutive=consecutive,
+            late=late,
+        )  # fmt: skip
