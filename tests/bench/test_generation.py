@@ -37,4 +37,6 @@ def test_the_records_count_the_work(measured):
     assert full["ttft_ratio"] == full["step_ratio"] == full["total_ratio"] == 1.0
     assert full["stats"]["rows_computed"] == off["stats"]["rows_computed"] == 8 * (LENGTH + NEW - 1)
     assert lazy["stats"]["rows_computed"] < full["stats"]["rows_computed"]
+    assert all(each["stats"]["new_tokens"] == NEW for each in (full, lazy, off))
+    assert all(each["stats"]["total_s"] > each["stats"]["ttft_s"] > 0 for each in (full, lazy, off))
     assert lazy["stats"]["aux_bytes"] > 0 == off["stats"]["aux_bytes"]

@@ -12,6 +12,7 @@ from winnow import LLM, Plan, SamplingParams
 from winnow.errors import PlanError
 from winnow.policies.compute.lazyllm import LazyLLM
 from winnow.runtime.forward import decode, prefill
+from winnow.runtime.generate import run
 from winnow.runtime.sequence import new_sequence
 
 LAYERS, PROMPT, NEW = 4, 40, 12
@@ -310,3 +311,11 @@ def test_setting_aside_must_pay():
     Plan.parse("lazyllm(layers=[2], keep=0.5)").validate(shape)
     Plan.parse("lazyllm(layers=[3], keep=0.5, revive='never')").validate(shape)
     assert max(LazyLLM().entrances(shape)) == 2
+
+
+def test_the_memory_of_a_sequence_that_has_ended_goes_back(llm):
+    requests = llm.check([tokens(1)[:PROMPT]], SamplingParams(max_tokens=3, ignore_eos=True), plan="lazyllm(keep=0.3)")
+    ended = [running for running, _ in run(llm.decoder, None, requests, chunk=7, max_batch=1)][-1]
+    assert ended.finish_reason == "length"
+    assert ended.state.stats.aux_bytes > 0
+    assert (ended.state.caches, ended.state.aside) == ([], {})
