@@ -105,7 +105,7 @@ def test_an_interrupted_prompt_leaves_nothing(winnow, tiny, tmp_path, monkeypatc
         (["", "-p", "full"], ["prompt is empty"]),
         (["hello", "-p", "lazily"], ["unknown policy 'lazily'"]),
         (["hello", "-p", "lazyllm(layers=[7], keep=0.5)"], ["layers"]),
-        (["hello", "-p", "full", "--max-tokens", 0], ["max_tokens=0"]),
+        (["hello", "-p", "full", "--max-tokens", 0], ["--max-tokens"]),
         (["x" * 40_000, "-p", "full"], ["32768 positions"]),
         (["--file", "missing.txt"], ["cannot read missing.txt"]),
         (["hello", "--out", "trace.json"], ["--out trace.json", ".html"]),

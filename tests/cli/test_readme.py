@@ -29,9 +29,10 @@ def test_the_options_it_shows_exist():
     shown = [line.split("#")[0] for block in blocks("sh") for line in block.splitlines() if line.startswith("winnow ")]
     assert len(shown) >= 6
     for line in shown:
-        name, sub = line.split()[1:3]
-        command = commands[name]
-        command = getattr(command, "commands", {}).get(sub, command)  # `winnow bench` has commands of its own
+        words = line.split()[1:]
+        command = commands[words[0]]
+        if inside := getattr(command, "commands", None):  # `winnow bench` has commands of its own
+            command = inside[words[1]]
         known = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", line)) <= known
 

@@ -16,6 +16,7 @@ from winnow.cli.terminal import Meter, interruptible, new_table
 from winnow.errors import CapacityError, InputError
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.loading import parse_device
+from winnow.runtime.scorer import ModelScorer
 
 MIB = 2**20
 PLANS = ("lazyllm(keep=1.0)", "lazyllm", "lazyllm(max_revive=0)")
@@ -38,7 +39,7 @@ def generation(
 ) -> None:
     """Time to the first token, decode steps and whole generations under plans, next to full attention's.
 
-    The weights are random, so every step is: more tokens are revived than a trained model would ask for.
+    The weights are random, so attention is too: more tokens are revived than a trained model would ask for.
     """
     plans, sizes = parse_plans(plan, PLANS), shape_named(shape)
     check_outputs(out, None)
@@ -47,13 +48,12 @@ def generation(
     where = parse_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
+    if length + new > (most := sizes.config().max_position_embeddings):
+        raise CapacityError(f"{length} + {new} tokens are more than the shape's {most} positions")
     decoder = Decoder(random_model(sizes, DTYPES[dtype], where))
     for each in plans:
         each.validate(decoder.shape)
-    if length + new > decoder.shape.max_positions:
-        raise CapacityError(
-            f"{length} + {new} tokens are more than the shape's {decoder.shape.max_positions} positions"
-        )
+        each.compute.prepare(ModelScorer(decoder, None, prefill_chunk))
     measured: list[Generation] = []
     runs = (len(plans) + 1) * (repeats + 1)
     with interruptible(), Meter(f"{runs} generations", runs) as meter:

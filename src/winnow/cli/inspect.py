@@ -32,7 +32,7 @@ def inspect(
     question: Question = None,
     model: options.Model = "needle",
     plan: options.Plan = "lazyllm",
-    max_tokens: Annotated[int, typer.Option(help="The most new tokens.")] = 32,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most new tokens.")] = 32,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's stop tokens.")] = False,
     chat: Chat = None,
     device: options.Device = None,
