@@ -33,3 +33,10 @@ def test_each_needle_counts_at_the_nearest_depth():
     assert (full.plan, full.score, full.examples) == ("full", 0.75, 2)
     assert full.by_depth == (DepthScore(0.0, 1.0, 2), DepthScore(0.5, 1.0, 1), DepthScore(1.0, 0.0, 1))
     assert (other.plan, other.by_depth) == ("x", (DepthScore(0.5, 0.0, 1), DepthScore(1.0, 0.0, 1)))
+
+
+@pytest.mark.parametrize("trials", range(1, 60))
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_the_interval_holds_its_share(share, trials):
+    low, high = wilson(share, trials)
+    assert 0.0 <= low <= share <= high <= 1.0

@@ -57,7 +57,8 @@ def wilson(share: float, trials: int, z: float = Z95) -> tuple[float, float]:
     middle = share + z * z / (2 * trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
-    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+    # At shares of 0 and 1 the interval ends there; rounding must not put the end a hair inside.
+    return max(0.0, min(share, (middle - half) / scale)), min(1.0, max(share, (middle + half) / scale))
 
 
 def _accuracy(group: Sequence[Record], depths: Sequence[float]) -> Accuracy:
