@@ -136,7 +136,7 @@ def test_bad_input_is_one_line_before_any_work(winnow, tiny, monkeypatch, argume
     def refuse(*arguments, **keywords):
         raise AssertionError("work was done before the error")
 
-    for name in ("winnow.bench.watch.prefill", "winnow.bench.sparsity.prefill", "winnow.runtime.llm.run"):
+    for name in ("winnow.runtime.generate.prefill", "winnow.bench.sparsity.prefill", "winnow.runtime.llm.run"):
         monkeypatch.setattr(name, refuse)
     model = [] if arguments[0] == "frobnicate" else ["-m", tiny]
     result = winnow("bench", *arguments, *model)

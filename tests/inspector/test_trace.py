@@ -288,4 +288,5 @@ def test_the_page_reads_the_states_that_the_trace_has(llm, ids, plan, tmp_path):
 def test_the_script_of_the_page_parses(tmp_path):
     whole = tmp_path / "whole.js"
     whole.write_text("\n".join((WEB / name).read_text() for name in ("cells.js", "grid.js", "page.js")))
-    subprocess.run([NODE, "--check", whole], check=True, capture_output=True)
+    checked = subprocess.run([NODE, "--check", whole], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr

@@ -10,12 +10,9 @@ from torch import Tensor
 
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
-from winnow.runtime.forward import advance, decode, logits_of, prefill
+from winnow.runtime.forward import decode, prefill, surprisals
 from winnow.runtime.llm import LLM
 from winnow.runtime.scorer import admit
-from winnow.runtime.sequence import new_sequence
-
-BLOCK = 64  # rows whose logits are held at once: [64, vocab]
 
 
 @dataclass(frozen=True)
@@ -94,15 +91,9 @@ def perplexity(llm: LLM, ids: Sequence[int], *, progress: Callable[[int], None] 
     progress: called with the number of tokens just done. Raises InputError or CapacityError before any work is done.
     """
     tokens = _checked(llm, ids)
-    state = new_sequence(llm.decoder, Plan(), len(tokens), len(tokens), llm.prefill_chunk)
     total = 0.0
-    for start in range(0, len(tokens) - 1, llm.prefill_chunk):
-        piece = tokens[start : min(start + llm.prefill_chunk, len(tokens) - 1)]
-        [hidden] = advance(llm.decoder, [(state, piece)], decode=False)
-        for row in range(0, len(piece), BLOCK):
-            logprobs = logits_of(llm.decoder, hidden[row : row + BLOCK]).log_softmax(-1)
-            following = torch.tensor(tokens[start + row + 1 : start + row + 1 + len(logprobs)], device=logprobs.device)
-            total -= float(logprobs.gather(-1, following[:, None]).double().sum())
+    for piece in surprisals(llm.decoder, tokens, llm.prefill_chunk):
+        total += float(piece.double().sum())
         progress(len(piece))
     return Perplexity(len(tokens) - 1, total / (len(tokens) - 1))
 

@@ -1,6 +1,5 @@
 """One prompt continued alone, with a note of which of its tokens every layer has computed after every step."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,13 +9,10 @@ from torch import Tensor
 
 from winnow.bench.evaluate import Progress, silent
 from winnow.plan import Plan
-from winnow.runtime.forward import decode, prefill
-from winnow.runtime.generate import Completion, Running
+from winnow.runtime.generate import Completion, run
 from winnow.runtime.llm import LLM
-from winnow.runtime.sampling import Sampler, SamplingParams
-from winnow.runtime.scorer import admit
+from winnow.runtime.sampling import SamplingParams
 from winnow.runtime.segment import Segment
-from winnow.runtime.text import TextStream
 
 
 @dataclass(frozen=True)
@@ -61,22 +57,10 @@ def generate_watched(
     Raises InputError, CapacityError or PlanError before any work is done.
     """
     [request] = llm.check([list(ids)], params, plan=plan)
-    watch, decoder = Watch(), llm.decoder
-    started = time.perf_counter()
-    state, prompt = admit(decoder, llm.tokenizer, plan, request.ids, params.max_tokens, llm.prefill_chunk)
-    state.observe = watch
-    progress(state.omitted)
-    logits = prefill(decoder, state, prompt, llm.prefill_chunk, progress)
-    running = Running(
-        request=request,
-        state=state,
-        sampler=Sampler(params, request.ids, decoder.device, 0),
-        started=started,
-        sample_index=0,
-        text=TextStream(llm.tokenizer, tuple(params.stop)) if llm.tokenizer is not None else None,
-    )
-    running.take(logits)
-    while running.finish_reason is None:
+    watch = Watch()
+    for running, _ in run(  # noqa: B007 (the last one is wanted)
+        llm.decoder, llm.tokenizer, [request], chunk=llm.prefill_chunk, max_batch=1, progress=progress, observe=watch
+    ):
         watch.rows.append([])
-        running.take(decode(decoder, [(state, running.tokens[-1])])[0])
-    return Watched(running.completion(), watch.computed(decoder.shape.layers, len(prompt)))
+    watch.rows.pop()  # the step after the last token is not taken
+    return Watched(running.completion(), watch.computed(llm.decoder.shape.layers, running.state.prompt))

@@ -1,14 +1,18 @@
 """Prefill in chunks and decode steps: the two ways rows reach a step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence as State
+from winnow.runtime.sequence import new_sequence
 from winnow.runtime.step import Step
+
+LOGIT_ROWS = 64  # logits of so many tokens at a time: a row is the whole vocabulary
 
 
 @torch.inference_mode()
@@ -67,6 +71,21 @@ def decode(decoder: Decoder, batch: Sequence[tuple[State, int]]) -> Tensor:
     """One decode step of every sequence in `batch` (state, token id); returns logits [len(batch), vocab] float32."""
     hidden = advance(decoder, [(state, [token]) for state, token in batch], decode=True)
     return logits_of(decoder, torch.cat([rows[-1:] for rows in hidden]))
+
+
+def surprisals(decoder: Decoder, ids: list[int], chunk: int) -> Iterator[Tensor]:
+    """-ln P of every token but the first under full attention, [tokens] float32 for every `chunk` tokens fed."""
+    state = new_sequence(decoder, Plan(), len(ids), len(ids), chunk)
+    for start in range(0, len(ids) - 1, chunk):
+        piece = ids[start : min(start + chunk, len(ids) - 1)]
+        [hidden] = advance(decoder, [(state, piece)], decode=False)
+        following = torch.tensor(ids[start + 1 : start + 1 + len(piece)], device=decoder.device)
+        yield torch.cat(
+            [
+                -logits_of(decoder, rows).log_softmax(-1).gather(-1, next_ones[:, None])[:, 0]
+                for rows, next_ones in zip(hidden.split(LOGIT_ROWS), following.split(LOGIT_ROWS), strict=True)
+            ]
+        )
 
 
 def _count_full(decoder: Decoder, state: State, rows: int, phase: bool) -> None:

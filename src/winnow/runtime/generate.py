@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -113,17 +113,19 @@ def run(
     chunk: int,
     max_batch: int,
     progress: Callable[[int], None] = lambda tokens: None,
+    observe: Callable[..., Any] | None = None,
 ) -> Iterator[tuple[Running, str]]:
     """Continue `requests`, at most `max_batch` sequences at a time, each admitted as soon as there is room.
 
     Yields (sequence, new text) after every token; a sequence with a finish_reason has ended. progress: prompt tokens
     done.
+    observe: given to every sequence; see `Sequence`.
     """
     waiting = deque(requests)
     active: list[Running] = []
     while waiting or active:
         while waiting and len(active) + waiting[0].params.n <= max(max_batch, waiting[0].params.n):
-            admitted, logits = _admit(decoder, tokenizer, waiting.popleft(), chunk, progress)
+            admitted, logits = _admit(decoder, tokenizer, waiting.popleft(), chunk, progress, observe)
             for sequence in admitted:
                 yield sequence, sequence.take(logits)
             active += [s for s in admitted if s.finish_reason is None]
@@ -140,11 +142,13 @@ def _admit(
     request: Request,
     chunk: int,
     progress: Callable[[int], None],
+    observe: Callable[..., Any] | None,
 ) -> tuple[list[Running], Tensor]:
     """Prefill a prompt once and fork it into its samples; also returns the logits [vocab] after the prompt."""
     started = time.perf_counter()
     params = request.params
     state, prompt = admit(decoder, tokenizer, request.plan, request.ids, params.max_tokens, chunk)
+    state.observe = observe
     progress(state.omitted)
     logits = prefill(decoder, state, prompt, chunk, progress)
     states = [state.fork() for _ in range(params.n - 1)] + [state]

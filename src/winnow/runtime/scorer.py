@@ -9,11 +9,9 @@ from transformers import PreTrainedTokenizerBase
 from winnow.errors import InputError
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
-from winnow.runtime.forward import advance, logits_of
+from winnow.runtime.forward import surprisals
 from winnow.runtime.loading import load
 from winnow.runtime.sequence import Sequence, new_sequence
-
-ROWS = 256  # logits of so many tokens at a time
 
 
 @dataclass(frozen=True)
@@ -35,17 +33,7 @@ class ModelScorer:
         return self.decoder.shape.max_positions
 
     def surprisal(self, ids: list[int]) -> list[float]:
-        state = new_sequence(self.decoder, Plan(), len(ids), len(ids), self.chunk)
-        found: list[float] = []
-        for start in range(0, len(ids) - 1, self.chunk):
-            piece = ids[start : min(start + self.chunk, len(ids) - 1)]
-            [hidden] = advance(self.decoder, [(state, piece)], decode=False)
-            for row in range(0, len(piece), ROWS):
-                logprobs = logits_of(self.decoder, hidden[row : row + ROWS]).log_softmax(-1)
-                first = start + row + 1
-                following = torch.tensor(ids[first : first + len(logprobs)], device=logprobs.device)
-                found += (-logprobs.gather(-1, following[:, None])[:, 0]).tolist()
-        return found
+        return [value for piece in surprisals(self.decoder, ids, self.chunk) for value in piece.tolist()]
 
     def other(self, model: str) -> "ModelScorer":
         return ModelScorer(*_loaded(model, self.decoder.device), self.chunk)

@@ -35,8 +35,7 @@ class Step:
                 break
             for segment in self.segments:
                 segment.sequence.stats.rows_computed += segment.rows
-                if segment.decode:
-                    segment.sequence.stats.revived_rows += segment.late
+                segment.sequence.stats.revived_rows += segment.late
             for block in self.blocks:
                 block.layer = layer
             done = [self.decoder.layer(layer, hidden[None, block.rows], block)[0] for block in self.blocks]

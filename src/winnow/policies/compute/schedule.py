@@ -1,5 +1,6 @@
 """Pruning schedules: which share of the prompt enters each layer, and how to find one for a wanted cost."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ def last_layer(shape: ModelShape) -> int:
     return shape.layers - math.ceil(shape.hidden / (2 * shape.kv_heads * shape.head_dim))
 
 
+@functools.cache  # asked for at every choice of every step
 def preset_layers(shape: ModelShape, last: int, shift: int = 0) -> tuple[int, ...]:
     """A quarter, half and three quarters into the model, `shift` layers earlier, at most `last`.
 
