@@ -13,9 +13,20 @@ from winnow.errors import PlanError
 from winnow.policies.compute.lazyllm import LazyLLM
 from winnow.runtime.forward import decode, prefill
 from winnow.runtime.generate import run
+from winnow.runtime.observer import Observer
 from winnow.runtime.sequence import new_sequence
 
 LAYERS, PROMPT, NEW = 4, 40, 12
+
+
+class Record(Observer):
+    """(layer, rows, units that they read) of every call, in a list that the caller clears."""
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def attended(self, attended):
+        self.calls.append((attended.layer, attended.part, attended.views))
 
 
 @pytest.fixture
@@ -94,7 +105,7 @@ def test_invariants_after_every_step_of_a_ragged_batch(llm, seed, revive):
         assert state.stats.revived_rows == 0
     seen = [[] for _ in states]
     for state, record in zip(states, seen, strict=True):
-        state.observe = lambda layer, part, views, signals, record=record: record.append((layer, part, views))
+        state.observer = Record(record)
     for step in range(NEW):
         before = [held(state)[0] for state in states]
         for record in seen:

@@ -1,7 +1,7 @@
 """How few tokens of a prompt hold the attention that its last token pays: layer by layer, no attention map kept."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,25 +11,16 @@ from torch import Tensor
 from winnow.bench.evaluate import Progress, cases, silent
 from winnow.errors import InputError
 from winnow.plan import Plan
-from winnow.policies.base import ComputePolicy, ModelShape
 from winnow.runtime.forward import prefill
 from winnow.runtime.llm import LLM
+from winnow.runtime.observer import Attended, Observer
 from winnow.runtime.sampling import SamplingParams
 from winnow.runtime.scorer import admit
+from winnow.runtime.view import mean_over_heads
 from winnow.tasks import Task
 
 MASSES = (0.5, 0.9, 0.99)
 POINTS = 60  # of a curve
-
-
-@dataclass(frozen=True)
-class Everywhere(ComputePolicy):
-    """Full attention that tells in every layer how much the current token attends to each; for measuring only."""
-
-    name = "attention"
-
-    def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
-        return range(shape.layers)
 
 
 @dataclass(frozen=True)
@@ -91,16 +82,23 @@ def mean_profiles(found: Sequence[list[Profile]]) -> list[Profile]:
 
 def attention(llm: LLM, ids: Sequence[int], progress: Progress = silent) -> Tensor:
     """How much the last token of a prompt attends to each: [layers, tokens] float64 on the CPU, mean over q heads."""
-    plan, found = Plan(compute=Everywhere()), {}
-
-    def observe(layer: int, part: Any, views: Any, signals: list[Tensor]) -> None:
-        if len(signals) > layer:  # none before the last prompt token
-            found[layer] = signals[layer].double().cpu()
-
-    state, prompt = admit(llm.decoder, llm.tokenizer, plan, list(ids), 1, llm.prefill_chunk)
-    state.observe = observe
+    last = _LastToken()
+    state, prompt = admit(llm.decoder, llm.tokenizer, Plan(), list(ids), 1, llm.prefill_chunk)
+    state.observer = last
     prefill(llm.decoder, state, prompt, llm.prefill_chunk, progress)
-    return torch.stack([found[layer] for layer in range(llm.decoder.shape.layers)])
+    return torch.stack([last.found[layer] for layer in range(llm.decoder.shape.layers)])
+
+
+class _LastToken(Observer):
+    """The attention of the last prompt token in every layer, as the mean over heads."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, Tensor] = {}
+
+    def attended(self, attended: Attended) -> None:
+        part = attended.part
+        if int(part.positions[-1]) == part.sequence.prompt - 1:
+            self.found[attended.layer] = mean_over_heads(*attended.weights(), part.known).double().cpu()
 
 
 def _profiles(weights: Tensor, masses: Sequence[float], shares: Sequence[float]) -> list[Profile]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,8 +10,8 @@ from winnow.bench.evaluate import Progress, silent
 from winnow.plan import Plan
 from winnow.runtime.generate import Completion, run
 from winnow.runtime.llm import LLM
+from winnow.runtime.observer import Attended, Observer
 from winnow.runtime.sampling import SamplingParams
-from winnow.runtime.segment import Segment
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,15 @@ class Watched:
 
 
 @dataclass
-class Watch:
-    """What `Sequence.observe` calls; it only takes notes, so that timing is left alone. rows: per step, per call."""
+class Watch(Observer):
+    """It only takes notes, so that timing is left alone. rows: per step, per call."""
 
     rows: list[list[tuple[int, Tensor]]] = field(default_factory=lambda: [[]])
 
-    def __call__(self, layer: int, part: Segment, views: Any, signals: Any) -> None:
+    def attended(self, attended: Attended) -> None:
+        part = attended.part
         if not part.decode or part.late:  # the other rows of decode steps are new tokens
-            self.rows[-1].append((layer, part.positions))
+            self.rows[-1].append((attended.layer, part.positions))
 
     def computed(self, layers: int, prompt: int) -> list[list[int]]:
         """[steps][layers] different positions below `prompt` among the rows so far."""
@@ -59,7 +59,7 @@ def generate_watched(
     [request] = llm.check([list(ids)], params, plan=plan)
     watch = Watch()
     for running, _ in run(  # noqa: B007 (the last one is wanted)
-        llm.decoder, llm.tokenizer, [request], chunk=llm.prefill_chunk, max_batch=1, progress=progress, observe=watch
+        llm.decoder, llm.tokenizer, [request], chunk=llm.prefill_chunk, max_batch=1, progress=progress, observer=watch
     ):
         watch.rows.append([])
     watch.rows.pop()  # the step after the last token is not taken

@@ -12,15 +12,14 @@ from winnow.inspector.trace import LayerStep, Step, Token, Trace
 from winnow.plan import Plan
 from winnow.runtime.forward import decode, prefill
 from winnow.runtime.llm import LLM
+from winnow.runtime.observer import Attended, Observer
 from winnow.runtime.sampling import Sampler, SamplingParams
 from winnow.runtime.scorer import admit
-from winnow.runtime.segment import Segment
-from winnow.runtime.view import View
 
 Progress = Callable[[int], None]
 
 
-class Recorder:
+class Recorder(Observer):
     """One greedy generation of one prompt, step by step; `trace` gives what has been recorded so far at any time.
 
     prompt: text or token ids. max_tokens: the most new tokens. ignore_eos: go on past the model's stop tokens.
@@ -62,7 +61,7 @@ class Recorder:
             llm.decoder, llm.tokenizer, request.plan, request.ids, params.max_tokens, llm.prefill_chunk
         )
         self._progress(self._state.omitted)
-        self._state.observe = self._watch
+        self._state.observer = self
         self._ids, self._prompt = list(prompt), len(prompt)
         sampler = Sampler(params, request.ids, llm.device)
         self._clear()
@@ -97,9 +96,9 @@ class Recorder:
         self._layers = [_Watched() for _ in range(self._llm.decoder.shape.layers)]
         self._before = (self._state.position, stats.rows_full, stats.units_full)
 
-    def _watch(self, layer: int, part: Segment, views: list[View], signals: list[Tensor]) -> None:
+    def attended(self, attended: Attended) -> None:
         """What the runtime calls after the attention of rows in a layer."""
-        seen = self._layers[layer]
+        seen, part, views = self._layers[attended.layer], attended.part, attended.views
         seen.computed.append(part.positions)
         seen.revived.append(part.positions[: part.late])
         if part.decode:

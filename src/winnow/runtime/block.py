@@ -14,8 +14,9 @@ from winnow.errors import UnsupportedModelError
 from winnow.kernels.attend import attend
 from winnow.kernels.merge import merge
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
+from winnow.runtime.observer import Attended
 from winnow.runtime.segment import Segment
-from winnow.runtime.view import view_of, weights_of
+from winnow.runtime.view import attention_of, mean_over_heads, view_of
 
 # What layers hand to the attention function besides tensors, and what it may ignore: none of it changes the result.
 IGNORED = frozenset({"dropout", "position_ids", "use_cache", "output_attentions", "output_router_logits", "is_causal"})
@@ -112,11 +113,15 @@ class Block:
             for view in views
         ]
         last = self.before[index] + part.rows == whole.rows and part.known >= sequence.prompt
-        if last and self.layer in sequence.signals[part.decode]:
+
+        def weights() -> tuple[Tensor, Tensor]:
             queries = [seen_from(part, view.query_limit)[-1] for view in views]
-            whole.signals.append(weights_of(queries, views, part, sinks, keywords))
-        if sequence.observe is not None:
-            sequence.observe(self.layer, part, views, whole.signals)
+            return attention_of(queries, views, part, sinks, keywords)
+
+        if last and self.layer in sequence.signals[part.decode]:
+            whole.signals.append(mean_over_heads(*weights(), part.known))
+        if sequence.observer is not None:
+            sequence.observer.attended(Attended(self.layer, part, views, whole.signals, weights))
         plan.keep.evict(cache, sequence.window(window))
         return merge(parts) if len(parts) > 1 else parts[0]
 

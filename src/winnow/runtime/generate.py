@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.forward import decode, prefill
+from winnow.runtime.observer import Observer
 from winnow.runtime.sampling import Sampler, SamplingParams
 from winnow.runtime.scorer import admit
 from winnow.runtime.sequence import Sequence
@@ -113,19 +114,19 @@ def run(
     chunk: int,
     max_batch: int,
     progress: Callable[[int], None] = lambda tokens: None,
-    observe: Callable[..., Any] | None = None,
+    observer: Observer | None = None,
 ) -> Iterator[tuple[Running, str]]:
     """Continue `requests`, at most `max_batch` sequences at a time, each admitted as soon as there is room.
 
     Yields (sequence, new text) after every token; a sequence with a finish_reason has ended. progress: prompt tokens
     done.
-    observe: given to every sequence; see `Sequence`.
+    observer: told about every sequence.
     """
     waiting = deque(requests)
     active: list[Running] = []
     while waiting or active:
         while waiting and len(active) + waiting[0].params.n <= max(max_batch, waiting[0].params.n):
-            admitted, logits = _admit(decoder, tokenizer, waiting.popleft(), chunk, progress, observe)
+            admitted, logits = _admit(decoder, tokenizer, waiting.popleft(), chunk, progress, observer)
             for sequence in admitted:
                 yield sequence, sequence.take(logits)
             active += [s for s in admitted if s.finish_reason is None]
@@ -142,13 +143,13 @@ def _admit(
     request: Request,
     chunk: int,
     progress: Callable[[int], None],
-    observe: Callable[..., Any] | None,
+    observer: Observer | None,
 ) -> tuple[list[Running], Tensor]:
     """Prefill a prompt once and fork it into its samples; also returns the logits [vocab] after the prompt."""
     started = time.perf_counter()
     params = request.params
     state, prompt = admit(decoder, tokenizer, request.plan, request.ids, params.max_tokens, chunk)
-    state.observe = observe
+    state.observer = observer
     progress(state.omitted)
     logits = prefill(decoder, state, prompt, chunk, progress)
     states = [state.fork() for _ in range(params.n - 1)] + [state]

@@ -1,9 +1,8 @@
 """The state of one sequence: its tokens, its units, its frequencies, and what it has cost so far."""
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from winnow.cache.layer import LayerCache, Slab
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.observer import Observer
 from winnow.runtime.rotary import Frequencies
 from winnow.stats import Stats
 
@@ -26,7 +26,7 @@ class Sequence:
     entrances, signals: the layers that the compute policy names, the second for prefill and for decode.
     chunk: rows a step is meant to hold. position: the next token's. aside: per layer where the compute policy chooses,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
-    observe: called after the attention of every layer with (layer, the rows' Segment, their Views, the signals so far).
+    observer: told what happens in every layer.
     """
 
     plan: Plan
@@ -42,7 +42,7 @@ class Sequence:
     signals: Mapping[bool, Collection[int]]
     omitted: int = 0
     read_less: bool = False
-    observe: Callable[..., Any] | None = None
+    observer: Observer | None = None
 
     def fork(self) -> "Sequence":
         """An independent copy of the state: the same logits come out of both for the same tokens."""

@@ -33,6 +33,7 @@ class Step:
             hidden = self._enter(layer, hidden)
             if not self.blocks:
                 break
+            self._tell(layer, hidden)
             for segment in self.segments:
                 segment.sequence.stats.rows_computed += segment.rows
                 segment.sequence.stats.revived_rows += segment.late
@@ -40,7 +41,13 @@ class Step:
                 block.layer = layer
             done = [self.decoder.layer(layer, hidden[None, block.rows], block)[0] for block in self.blocks]
             hidden = done[0] if len(done) == 1 else torch.cat(done)
+        self._tell(self.decoder.shape.layers, hidden)
         return [hidden[segment.start : segment.stop] for segment in self.segments]
+
+    def _tell(self, layer: int, hidden: Tensor) -> None:
+        for segment in self.segments:
+            if segment.sequence.observer is not None:
+                segment.sequence.observer.entered(layer, segment, hidden[segment.start : segment.stop])
 
     def _blocks(self) -> list[Block]:
         rows = self.segments[-1].stop

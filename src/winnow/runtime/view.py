@@ -56,10 +56,13 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     return View(keys, values, positions, order, past, span.window, span.query_limit)
 
 
-def weights_of(
+def attention_of(
     queries: list[Tensor], views: list[View], part: Segment, sinks: Tensor | None, keywords: dict[str, Any]
-) -> Tensor:
-    """How much the last row of a part attends to each known position, the mean over query heads; [known] float32."""
+) -> tuple[Tensor, Tensor]:
+    """How much the last row of a part attends to each unit: [q_heads, units] float32, and their positions [units].
+
+    queries: per view [q_heads, head_dim].
+    """
     current, softcap = part.positions[-1], keywords["softcap"]
     logits = []
     for query, view in zip(queries, views, strict=True):
@@ -71,7 +74,12 @@ def weights_of(
         logits.append(each)
     everything = torch.cat(logits, 1)
     extra = sinks.float()[:, None] if sinks is not None else everything[:, :0]
-    mean = torch.cat((everything, extra), 1).softmax(-1).mean(0)[: everything.shape[1]]
-    weights = mean.new_zeros(part.known)
-    weights[torch.cat([view.positions for view in views])] = mean
-    return weights
+    weights = torch.cat((everything, extra), 1).softmax(-1)[:, : everything.shape[1]]
+    return weights, torch.cat([view.positions for view in views])
+
+
+def mean_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
+    """What `attention_of` returns, as the mean over heads at each of `known` positions; [known] float32."""
+    mean = weights.new_zeros(known)
+    mean[positions] = weights.mean(0)
+    return mean

@@ -1,0 +1,83 @@
+"""Where the turns of a conversation begin, found in its token ids by the markers of the model's chat template."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+WORDS = ("one", "two", "three")  # stand in for the messages of a conversation
+
+
+@dataclass(frozen=True)
+class Markers:
+    """Token ids that a chat template puts before a user's message, and before the answer it asks for (its header).
+
+    Either may be empty: some templates start an answer right behind the user's message.
+    """
+
+    user: tuple[int, ...]
+    assistant: tuple[int, ...]
+
+
+@lru_cache(maxsize=16)
+def markers(tokenizer: "PreTrainedTokenizerBase") -> Markers | None:
+    """The markers of a tokenizer's chat template; None where it has none, or one that refuses a plain conversation."""
+    if not tokenizer.chat_template:
+        return None
+    roles = ("user", "assistant", "user")
+    messages = [{"role": role, "content": word} for role, word in zip(roles, WORDS, strict=True)]
+    try:
+        first, all_three = (_render(tokenizer, part, header=False) for part in (messages[:1], messages))
+        asked = _render(tokenizer, messages[:1], header=True)
+    except TemplateError:
+        return None
+    before = _encode(tokenizer, first.partition(WORDS[0])[0])
+    between = _encode(tokenizer, all_three.partition(WORDS[1])[2].partition(WORDS[2])[0])
+    closed, opened = _encode(tokenizer, first), _encode(tokenizer, asked)
+    shared = _common(closed, opened)
+    return Markers(user=tuple(_common(before[::-1], between[::-1])[::-1]), assistant=tuple(opened[len(shared) :]))
+
+
+def header_start(ids: Sequence[int], tokenizer: "PreTrainedTokenizerBase | None") -> int | None:
+    """Where the last assistant header of a prompt begins; None without a template, or where there is no header."""
+    found = markers(tokenizer) if tokenizer is not None else None
+    return _find(ids, found.assistant, last=True) if found is not None else None
+
+
+def system_length(ids: Sequence[int], tokenizer: "PreTrainedTokenizerBase | None") -> int | None:
+    """How many tokens stand before the first user's message and its marker; None as in `header_start`."""
+    found = markers(tokenizer) if tokenizer is not None else None
+    return _find(ids, found.user, last=False) if found is not None else None
+
+
+def _render(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], *, header: bool) -> str:
+    text: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=header, tokenize=False)
+    return str(text)
+
+
+def _encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    ids: Any = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return list(ids)
+
+
+def _common(first: list[int], second: list[int]) -> list[int]:
+    """The longest prefix of both."""
+    count = 0
+    while count < min(len(first), len(second)) and first[count] == second[count]:
+        count += 1
+    return first[:count]
+
+
+def _find(ids: Sequence[int], wanted: tuple[int, ...], *, last: bool) -> int | None:
+    """Where `wanted` stands in `ids`, the first or the last time."""
+    if not wanted:
+        return None
+    places = range(len(ids) - len(wanted) + 1)
+    return next(
+        (at for at in (reversed(places) if last else places) if tuple(ids[at : at + len(wanted)]) == wanted), None
+    )

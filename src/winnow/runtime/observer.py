@@ -1,0 +1,37 @@
+"""Look at a sequence while it runs, without changing anything."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from winnow.runtime.segment import Segment
+    from winnow.runtime.view import View
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The attention of rows of one sequence in one layer, just done.
+
+    part: the rows; views: the units that they attended to; signals: what the compute policy has asked for so far.
+    weights: computes how much the last of the rows attends to each unit, ([q_heads, units] float32, the positions
+    [units]); what goes to sinks beside the units is missing from the sum of 1. Valid during the call only.
+    """
+
+    layer: int
+    part: "Segment"
+    views: "list[View]"
+    signals: list[Tensor]
+    weights: Callable[[], tuple[Tensor, Tensor]]
+
+
+class Observer:
+    """What a sequence tells about itself; to be overridden where wanted. See `Sequence.observer`."""
+
+    def entered(self, layer: int, segment: "Segment", hidden: Tensor) -> None:
+        """Rows are about to go through a layer. hidden: [rows, hidden]; layer: the number of layers after the last."""
+
+    def attended(self, attended: Attended) -> None:
+        """Rows have attended in a layer."""
