@@ -89,7 +89,7 @@ def test_ties_go_to_the_earlier_position(llm):
     visible = torch.arange(9)
     entrance = Entrance(
         layer=2, shape=llm.decoder.shape, prompt=9, known=9, decode=False, visible=visible,
-        aside=visible < 0, signals=[torch.full((9,), 0.1), torch.full((9,), 0.2)], revived=0,
+        aside=visible < 0, deep=visible[:0], signals=[torch.full((9,), 0.1), torch.full((9,), 0.2)], revived=0,
     )  # fmt: skip
     choice = StaticPrune(keep=0.5, layers=2).choose(entrance)
     assert choice.going.tolist() == [0, 1, 2, 3, 8]

@@ -98,6 +98,14 @@ class LayerCache:
             raise ValueError(f"the first {self.head} units stay, not {after}")
         self.start += count
 
+    def retract(self, count: int) -> None:
+        """Drop the `count` units appended last."""
+        if not 0 <= count <= self.stop - self.start:
+            raise ValueError(f"cannot retract {count} of {self.stop - self.start} units")
+        self.stop -= count
+        self._next = None
+        self.gapless = self.gapless and not self.length
+
     def retain(self, index: Tensor, room: int = 0) -> None:
         """Keep only the live units at `index`, ascending: [units], or [kv_heads, units] if heads differ.
 

@@ -88,6 +88,10 @@ class Policy:
     def check(self) -> None:
         """Raise PlanError where a parameter is out of range; the types are right already."""
 
+    def resolved(self, shape: ModelShape) -> "Policy":
+        """The same policy for this model, shares turned into counts: two that do the same are equal."""
+        return self
+
     def validate(self, shape: ModelShape) -> None:
         """Raise PlanError where this policy cannot act on a model of `shape`."""
 
@@ -104,6 +108,7 @@ class Entrance:
     prompt: prompt tokens; known: tokens so far, the rows of this step included; decode: the phase.
     visible: [tokens] positions that this step still sees, ascending, the current token last.
     aside: [tokens] bool, which of them an earlier step has set aside here, so that to let them go on is to revive them.
+    deep: positions that `ComputePolicy.deep` named, ascending.
     signals: for every layer of `ComputePolicy.signals` since the last choice, [tokens] float32, how much the current
     token attends to each, as the mean over query heads; 0 for what the layer does not see or hold; none before the
     prompt is complete. revived: tokens revived so far in this step.
@@ -116,6 +121,7 @@ class Entrance:
     decode: bool
     visible: Tensor
     aside: Tensor
+    deep: Tensor
     signals: Sequence[Tensor]
     revived: int
 
@@ -132,12 +138,14 @@ class Choice:
     going: index into `Entrance.visible`, ascending; from this layer on the step sees no others. Tokens among them that
     were set aside here are computed now. aside: hidden states of rows that stop are kept, for an earlier step's choice
     to be undone; otherwise they are freed, and what earlier steps set aside here too. gone: the tokens that stop are
-    evicted from the layers below as well.
+    evicted from the layers below as well. seen_above: the tokens that stop have units in the layers above all the same
+    (see `ComputePolicy.projections`), and the step goes on seeing them there.
     """
 
     going: Tensor
     aside: bool = False
     gone: bool = False
+    seen_above: bool = False
 
     @classmethod
     def wait(cls, entrance: Entrance) -> "Choice":
@@ -145,12 +153,31 @@ class Choice:
         return cls(entrance.visible.new_empty(0), aside=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class Projection:
+    """Units that a layer gets from the hidden states with which rows entered an earlier one, past the layers between.
+
+    teachers: layers whose key and value projections are averaged; norm: the layer whose input norm comes before them.
+    holder: the layer that keeps the units, for several that share them. all_rows: rows that go on have no other units;
+    otherwise they make their own, as usual.
+    """
+
+    teachers: tuple[int, ...]
+    norm: int
+    holder: int
+    all_rows: bool
+
+
 class Scorer(Protocol):
-    """What a policy that shortens prompts may ask of a language model: the plan's own, or another one by name."""
+    """What a policy may ask about a prompt: of the plan's own language model or another one, and of the tokenizer."""
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The model's tokenizer. Raises InputError where it has none."""
+
+    @property
+    def template(self) -> "PreTrainedTokenizerBase | None":
+        """The model's tokenizer if it has a chat template."""
 
     @property
     def max_positions(self) -> int:
@@ -202,9 +229,35 @@ class ComputePolicy(Policy):
         """Index of the prompt tokens that the model gets to see at all, ascending; their positions are renumbered."""
         return list(range(len(ids)))
 
-    def prompt_rows(self, shape: ModelShape, prompt: int) -> list[int]:
+    def deep(self, ids: list[int], scorer: "Scorer") -> list[int]:
+        """Positions of the prompt tokens, as shortened, that go on wherever others stop; ascending. See `Entrance`.
+
+        Raises InputError where the prompt does not have them.
+        """
+        return []
+
+    def stops_at(self, shape: ModelShape) -> int | None:
+        """The layer at which all prompt tokens stop that are not `deep`, if there is one such layer.
+
+        The first token's units from there on may then come from another text: it sees only itself.
+        """
+        return None
+
+    def projections(self, shape: ModelShape) -> Mapping[int, Projection]:
+        """Layers that get units from the rows at an entrance below them, and how."""
+        return {}
+
+    def transient(self, shape: ModelShape) -> Collection[int]:
+        """Layers in which a row sees what they hold and itself, and leaves no unit; the first token's row does."""
+        return ()
+
+    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Sequence[int] = ()) -> list[int]:
         """Per layer, how many of `prompt` prompt tokens, as shortened, are computed in prefill; a closed formula."""
         return [prompt] * shape.layers
+
+    def prompt_units(self, shape: ModelShape, prompt: int, deep: Sequence[int] = ()) -> list[int]:
+        """Per layer, of how many prompt tokens it holds units after prefill, if nothing is evicted."""
+        return self.prompt_rows(shape, prompt, deep)
 
 
 class KeepPolicy(Policy):

@@ -3,9 +3,12 @@
 from winnow.policies.base import Policy
 from winnow.policies.compute.full import Full
 from winnow.policies.compute.lazyllm import LazyLLM
+from winnow.policies.compute.pop import Pop
 from winnow.policies.compute.prompt_compression import PromptCompression
 from winnow.policies.compute.random_drop import RandomDrop
+from winnow.policies.compute.speed import Speed
 from winnow.policies.compute.static_prune import StaticPrune
+from winnow.policies.compute.swiftkv import SwiftKV
 from winnow.policies.keep.everything import Everything
 from winnow.policies.keep.streaming import Streaming
 from winnow.policies.read.dense import Dense
@@ -17,6 +20,9 @@ _POLICIES: tuple[type[Policy], ...] = (
     RandomDrop,
     StaticPrune,
     PromptCompression,
+    Speed,
+    Pop,
+    SwiftKV,
     Everything,
     Streaming,
     Dense,

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from winnow.cache.layer import LayerCache
 from winnow.errors import UnsupportedModelError
 from winnow.kernels.attend import attend
 from winnow.kernels.merge import merge
+from winnow.policies.base import Span
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.observer import Attended
 from winnow.runtime.segment import Segment
@@ -89,8 +91,13 @@ class Block:
         part, whole = self.parts[index], self.whole[index]
         sequence, plan, rows = part.sequence, part.sequence.plan, slice(part.start, part.stop)
         cache = sequence.caches[self.layer]
-        cache.append(k[:, rows], v[:, rows], part.positions, part.first if part.consecutive else None)
+        given, transient = sequence.projections.get(self.layer), self.layer in sequence.transient
+        if given is None or not given.all_rows:
+            cache.append(k[:, rows], v[:, rows], part.positions, part.first if part.consecutive else None)
         spans = plan.keep.spans(cache, part.rows, part.first, part.positions, window)
+        alone = part.rows - (part.first == 0) if transient else 0
+        if transient:
+            spans = _each_alone(cache, alone)
         read = plan.read.spans(cache, spans) if part.decode else spans
         views = [view_of(part, cache, span, fresh=self.before[index] + part.rows) for span in read]
         if part.decode:
@@ -122,7 +129,10 @@ class Block:
             whole.signals.append(mean_over_heads(*weights(), part.known))
         if sequence.observer is not None:
             sequence.observer.attended(Attended(self.layer, part, views, whole.signals, weights))
-        plan.keep.evict(cache, sequence.window(window))
+        if transient:
+            cache.retract(alone)
+        if self.layer + 1 == len(sequence.caches) or sequence.caches[self.layer + 1] is not cache:
+            plan.keep.evict(cache, sequence.window(window))
         return merge(parts) if len(parts) > 1 else parts[0]
 
     def _limited(self, part: Segment, limit: int) -> Tables:
@@ -148,3 +158,10 @@ class Block:
             kind: (torch.cat([t[kind][0] for t in each], 1), torch.cat([t[kind][1] for t in each], 1))
             for kind in each[0]
         }
+
+
+def _each_alone(cache: LayerCache, rows: int) -> list[Span]:
+    """Each of the last `rows` units of a cache is seen by its own row only, those before them by all."""
+    first = cache.stop - rows
+    spans = [Span(cache.start, first, past=None), Span(first, cache.stop, past=None, window=1)]
+    return [span for span in spans if span.start < span.stop]

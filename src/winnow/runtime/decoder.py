@@ -45,6 +45,8 @@ class Decoder:
         self._identity = self.rotary.identity()
         self._linears = fast_linears(model)
         compile_kernels(model.device)
+        self._derived: dict[Any, Any] = {}
+        self._derived_from: object = None
         self.rope_kinds = tuple(self._rope_kind(layer) for layer in range(len(self.layers)))
 
     @property
@@ -54,6 +56,13 @@ class Decoder:
     @property
     def dtype(self) -> torch.dtype:
         return self.model.dtype
+
+    def derived(self) -> dict[Any, Any]:
+        """A place for what is computed from the weights once; empty again after any of them has changed."""
+        weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.model.parameters()]
+        if weights != self._derived_from:
+            self._derived_from, self._derived = weights, {}
+        return self._derived
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows] token ids -> [1, rows, hidden]."""

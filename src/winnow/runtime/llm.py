@@ -215,12 +215,14 @@ class LLM:
         chosen = self._plan(plan)
         if params.stop and self.tokenizer is None:
             raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
-        chosen.compute.prepare(ModelScorer(self.decoder, self.tokenizer, self.prefill_chunk))
+        scorer = ModelScorer(self.decoder, self.tokenizer, self.prefill_chunk)
+        chosen.compute.prepare(scorer)
         stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos())
         requests = []
         for index, prompt in enumerate(prompts):
             ids = self._ids(prompt, index)
             self._check_length(len(ids), params.max_tokens, chosen)
+            chosen.compute.deep(ids, scorer)
             requests.append(Request(index, ids, params, chosen, stop))
         return requests
 

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from winnow.errors import InputError
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.first import plant
 from winnow.runtime.forward import surprisals
 from winnow.runtime.loading import load
 from winnow.runtime.sequence import Sequence, new_sequence
@@ -27,6 +28,10 @@ class ModelScorer:
         if self._tokenizer is None:
             raise InputError("the model has no tokenizer, and shortening a prompt by its text needs one")
         return self._tokenizer
+
+    @property
+    def template(self) -> PreTrainedTokenizerBase | None:
+        return self._tokenizer if self._tokenizer is not None and self._tokenizer.chat_template else None
 
     @property
     def max_positions(self) -> int:
@@ -49,6 +54,11 @@ def admit(
     decoder: Decoder, tokenizer: PreTrainedTokenizerBase | None, plan: Plan, ids: list[int], new: int, chunk: int
 ) -> tuple[Sequence, list[int]]:
     """A sequence for a prompt and up to `new` tokens after it, and the prompt's tokens that the model gets to see."""
-    index = plan.compute.shorten(ids, ModelScorer(decoder, tokenizer, chunk))
-    kept = [ids[i] for i in index]
-    return new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept)), kept
+    scorer = ModelScorer(decoder, tokenizer, chunk)
+    kept = [ids[i] for i in plan.compute.shorten(ids, scorer)]
+    deep = plan.compute.deep(kept, scorer)
+    state = new_sequence(
+        decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=tuple(deep)
+    )
+    plant(decoder, state, kept[0])
+    return state, kept

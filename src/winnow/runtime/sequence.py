@@ -4,12 +4,13 @@ import copy
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache, Slab
 from winnow.plan import Plan
-from winnow.policies.base import ModelShape
+from winnow.policies.base import ModelShape, Projection
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
 from winnow.runtime.rotary import Frequencies
@@ -24,6 +25,8 @@ class Sequence:
 
     prompt: tokens of the prompt that the model sees; omitted: those it does not, because the plan shortened it.
     entrances, signals: the layers that the compute policy names, the second for prefill and for decode.
+    deep: [tokens] positions that the compute policy named at the start; projections, transient: what it says of layers.
+    planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
     chunk: rows a step is meant to hold. position: the next token's. aside: per layer where the compute policy chooses,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
     observer: told what happens in every layer.
@@ -40,6 +43,10 @@ class Sequence:
     stats: Stats
     entrances: Collection[int]
     signals: Mapping[bool, Collection[int]]
+    deep: Tensor
+    projections: Mapping[int, Projection]
+    transient: Collection[int]
+    planted: bool = False
     omitted: int = 0
     read_less: bool = False
     observer: Observer | None = None
@@ -47,10 +54,15 @@ class Sequence:
     def fork(self) -> "Sequence":
         """An independent copy of the state: the same logits come out of both for the same tokens."""
         twin = copy.copy(self)
-        twin.caches = [cache.fork() for cache in self.caches]
+        forks = {id(cache): cache.fork() for cache in self.own_caches()}
+        twin.caches = [forks[id(cache)] for cache in self.caches]
         twin.aside = {layer: aside.fork() for layer, aside in self.aside.items()}
         twin.stats = copy.copy(self.stats)
         return twin
+
+    def own_caches(self) -> list[LayerCache]:
+        """Every cache once: layers may share them."""
+        return list({id(cache): cache for cache in self.caches}.values())
 
     def window(self, window: int | None) -> int | None:
         """A layer's window as far as eviction goes: a token that is revived may need units that have left it."""
@@ -74,16 +86,24 @@ class Sequence:
 
     def measure(self) -> None:
         """Note the bytes held now, and the most each layer ever held."""
-        self.stats.cache_bytes = sum(cache.nbytes for cache in self.caches)
-        self.stats.peak_cache_bytes = sum(cache.peak_nbytes for cache in self.caches)
-        self.stats.allocated_bytes = sum(cache.slab.nbytes for cache in self.caches)
+        self.stats.cache_bytes = sum(cache.nbytes for cache in self.own_caches())
+        self.stats.peak_cache_bytes = sum(cache.peak_nbytes for cache in self.own_caches())
+        self.stats.allocated_bytes = sum(cache.slab.nbytes for cache in self.own_caches())
 
 
-def new_sequence(decoder: Decoder, plan: Plan, prompt: int, length: int, chunk: int, omitted: int = 0) -> Sequence:
+def new_sequence(
+    decoder: Decoder,
+    plan: Plan,
+    prompt: int,
+    length: int,
+    chunk: int,
+    omitted: int = 0,
+    deep: tuple[int, ...] = (),
+) -> Sequence:
     """A sequence with no token yet.
 
     prompt: the prompt's tokens that the model sees; length: with the most that will follow; chunk: rows a step;
-    omitted: prompt tokens that it does not see.
+    omitted: prompt tokens that it does not see; deep: what the compute policy says of the prompt.
     """
     shape = decoder.shape
     device, dtype = decoder.device, decoder.dtype
@@ -91,7 +111,8 @@ def new_sequence(decoder: Decoder, plan: Plan, prompt: int, length: int, chunk: 
     def make(capacity: int) -> Slab:
         return plan.store.slab(shape.kv_heads, capacity, shape.head_dim, dtype, device)
 
-    rows = plan.compute.prompt_rows(shape, prompt)
+    units = plan.compute.prompt_units(shape, prompt, deep)
+    projections = plan.compute.projections(shape)
     rope_length = length if plan.keep.max_distance is None else min(length, plan.keep.max_distance)
     sequence = Sequence(
         plan=plan,
@@ -105,10 +126,16 @@ def new_sequence(decoder: Decoder, plan: Plan, prompt: int, length: int, chunk: 
         stats=Stats(prompt_tokens=prompt + omitted, rows_full=omitted * shape.layers),
         entrances=frozenset(plan.compute.entrances(shape)),
         signals={decode: frozenset(plan.compute.signals(shape, decode=decode)) for decode in (False, True)},
+        deep=torch.tensor(deep, dtype=torch.int64, device=device),
+        projections=projections,
+        transient=frozenset(plan.compute.transient(shape)),
         omitted=omitted,
     )
-    for window, entering in zip(shape.windows, rows, strict=True):
+    for layer, (window, held) in enumerate(zip(shape.windows, units, strict=True)):
+        if layer in projections and projections[layer].holder != layer:
+            sequence.caches.append(sequence.caches[projections[layer].holder])
+            continue
         limit = plan.keep.bound(chunk, sequence.window(window))
-        wanted = entering + min(length - prompt, HEADROOM)
+        wanted = held + min(length - prompt, HEADROOM)
         sequence.caches.append(LayerCache(make, max(1, wanted if limit is None else min(wanted, limit)), limit))
     return sequence

@@ -13,6 +13,7 @@ from torch import Tensor
 from winnow.policies.base import Choice, Entrance
 from winnow.runtime.block import Block
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.projection import leave_units
 from winnow.runtime.segment import Segment
 
 
@@ -85,16 +86,21 @@ class Step:
             decode=segment.decode,
             visible=visible,
             aside=waiting[visible],
+            deep=sequence.deep,
             signals=[signal[visible] for signal in segment.signals],
             revived=segment.revived,
         )
         choice = sequence.plan.compute.choose(entrance)
         if choice is None and not aside.count:
+            leave_units(self.decoder, segment, rows)
             return replace(segment, signals=[]), rows
         if choice is None:
             choice = Choice(torch.arange(len(visible), device=visible.device), aside=True)
         seen = _among(visible[choice.going], segment.known)
         stays = seen[segment.positions]
+        if sequence.planted:
+            stays &= segment.positions > 0
+        leave_units(self.decoder, segment, rows, ~stays)
         returned, returned_at = aside.take(seen[aside.live])
         if choice.aside:
             # All that will wait is known; what stops later is not.
@@ -110,9 +116,9 @@ class Step:
             positions, order = torch.cat((positions, returned_at)).sort()
             rows = torch.cat((rows, returned))[order]
         revived = len(returned) if segment.decode else 0
-        return self._narrowed(segment, positions, seen, revived), rows
+        return self._narrowed(segment, positions, segment.seen if choice.seen_above else seen, revived), rows
 
-    def _narrowed(self, segment: Segment, positions: Tensor, seen: Tensor, revived: int) -> Segment:
+    def _narrowed(self, segment: Segment, positions: Tensor, seen: Tensor | None, revived: int) -> Segment:
         first, last = (int(positions[0]), int(positions[-1])) if len(positions) else (segment.first, segment.first)
         return replace(
             segment,

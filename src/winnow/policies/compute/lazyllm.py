@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -156,7 +156,7 @@ class LazyLLM(ComputePolicy):
     def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
         return [] if decode and not self.revives else [layer - 1 for layer in self.entrances(shape)]
 
-    def prompt_rows(self, shape: ModelShape, prompt: int) -> list[int]:
+    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Sequence[int] = ()) -> list[int]:
         return rows_per_layer(prompt, shape.layers, self.entrances(shape), self._ratios)
 
     def choose(self, entrance: Entrance) -> Choice | None:

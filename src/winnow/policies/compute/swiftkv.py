@@ -1,0 +1,47 @@
+"""SwiftKV: as POP, with one norm for all projections, for every token, and caches shared by groups of layers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from winnow.policies.base import ModelShape, Projection
+from winnow.policies.compute.pop import Pop
+
+
+@dataclass(frozen=True)
+class SwiftKV(Pop):
+    """The units of the layers from K on are projections of x^K, for new tokens too; groups of layers share them.
+
+    cutoff: K, as in `speed`: a count of layers from 1 on, or a share of them up to 1.0.
+    share: how many consecutive layers from K on share one cache (AcrossKV); the last group may be smaller.
+
+    The hidden states that enter layer K go through its input norm and the key and value projections of a group, which
+    are the means of its layers' own: the start of SwiftKV's training, which is not done here, so this shows what the
+    method costs, not its quality. Only the last prompt token and the new tokens go through the layers above, with the
+    layers' own queries. Those layers' own projections of these few rows are computed by the model's code and not used.
+
+    Source: Qiao et al., SwiftKV, arXiv:2410.03960.
+    """
+
+    share: int = 1
+
+    name = "swiftkv"
+    source = "arXiv:2410.03960"
+
+    def check(self) -> None:
+        super().check()
+        self.require(self.share >= 1, f"share={self.share} must be at least 1")
+
+    def validate(self, shape: ModelShape) -> None:
+        super().validate(shape)
+        alike = len({shape.windows[layer] for layer in range(self.cut(shape), shape.layers)}) <= 1
+        self.require(
+            self.share == 1 or alike, f"share={self.share}: layers with different windows share no cache; use share=1"
+        )
+
+    def projections(self, shape: ModelShape) -> Mapping[int, Projection]:
+        first, found = self.cut(shape), {}
+        for layer in range(first, shape.layers):
+            holder = layer - (layer - first) % self.share
+            group = tuple(range(holder, min(holder + self.share, shape.layers)))
+            found[layer] = Projection(group, norm=first, holder=holder, all_rows=True)
+        return found

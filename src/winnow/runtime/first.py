@@ -1,0 +1,45 @@
+"""The units of a text's first token: it sees only itself, so they are the same in every text that begins with it."""
+
+import torch
+
+from winnow.plan import Plan
+from winnow.runtime.decoder import Decoder
+from winnow.runtime.rotary import Frequencies
+from winnow.runtime.segment import Segment
+from winnow.runtime.sequence import Sequence, new_sequence
+from winnow.runtime.step import Step
+
+Units = list[tuple[torch.Tensor, torch.Tensor]]  # per layer: keys, values [kv_heads, 1, head_dim]
+
+
+def plant(decoder: Decoder, state: Sequence, token: int) -> None:
+    """Give a new sequence the units of its first token from the layer on at which others stop, if they are to stay.
+
+    They are computed once per model and token. A prompt of one token is left alone: its row gives the logits.
+    """
+    layer = state.plan.compute.stops_at(state.shape)
+    if layer is None or state.prompt == 1 or not (state.deep == 0).any():
+        return
+    place = torch.zeros(1, dtype=torch.int64, device=decoder.device)
+    units = _units(decoder, state.frequencies, token)
+    for cache, (keys, values) in zip(state.caches[layer:], units[layer:], strict=True):
+        cache.append(keys, values, place, first=0)
+    state.planted = True
+
+
+def _units(decoder: Decoder, frequencies: Frequencies, token: int) -> Units:
+    known, key = decoder.derived(), ("first", id(frequencies), token)
+    if key not in known:
+        # With the frequencies, so that no others get their id.
+        known[key] = (frequencies, _computed(decoder, frequencies, token))
+    return known[key][1]
+
+
+@torch.inference_mode()
+def _computed(decoder: Decoder, frequencies: Frequencies, token: int) -> Units:
+    state = new_sequence(decoder, Plan(), 1, 1, 1)
+    state.frequencies = frequencies
+    ids, positions = (torch.full((1,), value, device=decoder.device) for value in (token, 0))
+    with decoder.driving():
+        Step(decoder, [Segment(state, 0, 1, 0, positions, decode=False, known=1)]).run(ids)
+    return [cache.live()[:2] for cache in state.caches]
