@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from winnow.bench.decode import measure_decode
+from winnow.bench.decode import CHUNK, measure_decode
 from winnow.bench.prefill import measure_prefill
 from winnow.bench.report import markdown, plot, table
 from winnow.bench.shapes import SHAPES, Shape, random_model, shape_named
@@ -25,10 +25,12 @@ from winnow.errors import InputError, WinnowError
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.loading import parse_device
+from winnow.runtime.scorer import ModelScorer
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 
-Measure = Callable[[Decoder, Shape, Plan, int], tuple[list[Measurement], float]]
+Measure = Callable[[Decoder, Shape, list[Plan], int], tuple[list[Measurement], list[float]]]
+FULL = str(Plan())
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 
 ShapeName = Annotated[str, typer.Option("--shape", help=f"One of {', '.join(SHAPES)}; the weights are random.")]
@@ -38,7 +40,10 @@ Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.  [default: torch's own choice]")]
 Repeats = Annotated[int, typer.Option(min=2, help="Timed turns of each arm.")]
 Warmup = Annotated[int, typer.Option(min=1, help="Turns of each arm that are not counted.")]
-PlanText = Annotated[str, typer.Option("--plan", help="What Winnow runs; `winnow plans` lists them.")]
+PlanTexts = Annotated[
+    list[str] | None,
+    typer.Option("--plan", "-p", metavar="PLAN", help="What Winnow runs; repeat it for several.  [default: full]"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the records instead of the table.")]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the records there (JSON).")]
 
@@ -52,16 +57,18 @@ def decode_command(
     threads: Threads = None,
     repeats: Repeats = 7,
     warmup: Warmup = 2,
-    plan: PlanText = "full",
+    plan: PlanTexts = None,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
     """Seconds per decode step after so many cached tokens."""
 
-    def measure(decoder: Decoder, sizes: Shape, chosen: Plan, length: int) -> tuple[list[Measurement], float]:
+    def measure(
+        decoder: Decoder, sizes: Shape, chosen: list[Plan], length: int
+    ) -> tuple[list[Measurement], list[float]]:
         return measure_decode(decoder, sizes, chosen, length, repeats=repeats, warmup=warmup)
 
-    settings = {"what": "decode", "chunk": None, "repeats": repeats, "warmup": warmup, "plan": plan}
+    settings = {"what": "decode", "chunk": None, "repeats": repeats, "warmup": warmup, "plans": plan or ["full"]}
     _run(shape, lengths, dtype, device, threads, settings, measure, as_json, out)
 
 
@@ -74,17 +81,19 @@ def prefill_command(
     threads: Threads = None,
     repeats: Repeats = 5,
     warmup: Warmup = 1,
-    plan: PlanText = "full",
+    plan: PlanTexts = None,
     chunk: Annotated[int, typer.Option(min=1, help="Winnow's prompt tokens per step.")] = 512,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
     """Seconds to prefill a prompt of so many tokens."""
 
-    def measure(decoder: Decoder, sizes: Shape, chosen: Plan, length: int) -> tuple[list[Measurement], float]:
+    def measure(
+        decoder: Decoder, sizes: Shape, chosen: list[Plan], length: int
+    ) -> tuple[list[Measurement], list[float]]:
         return measure_prefill(decoder, sizes, chosen, length, repeats=repeats, warmup=warmup, chunk=chunk)
 
-    settings = {"what": "prefill", "chunk": chunk, "repeats": repeats, "warmup": warmup, "plan": plan}
+    settings = {"what": "prefill", "chunk": chunk, "repeats": repeats, "warmup": warmup, "plans": plan or ["full"]}
     _run(shape, lengths, dtype, device, threads, settings, measure, as_json, out)
 
 
@@ -122,7 +131,8 @@ def _run(
     out: Path | None,
 ) -> None:
     """Measure every length and show the records; they are written after each, so an interrupt loses one at most."""
-    shape, counts, plan = shape_named(name), parse_lengths(lengths), Plan.parse(settings["plan"])
+    shape, counts = shape_named(name), parse_lengths(lengths)
+    plans = list(dict.fromkeys(map(Plan.parse, settings["plans"])))
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is unknown; known: {', '.join(DTYPES)}")
     kind, where = DTYPES[dtype], parse_device(device)
@@ -138,11 +148,13 @@ def _run(
         with Progress(console=screen, disable=not screen.is_terminal, transient=True) as progress:
             task = progress.add_task(f"weights of {name}", total=len(counts) + 1)
             decoder = Decoder(random_model(shape, kind, where))
-            plan.validate(decoder.shape)
+            for plan in plans:
+                plan.validate(decoder.shape)
+                plan.compute.prepare(ModelScorer(decoder, None, settings["chunk"] or CHUNK))
             samples, groups = [machine_rates(kind, where)], []
             for count in counts:
                 progress.update(task, advance=1, description=f"{settings['what']} {count}")
-                groups.append(measure(decoder, shape, plan, count))
+                groups.append(measure(decoder, shape, plans, count))
                 samples.append(machine_rates(kind, where))
                 document |= _figures(groups, typical(samples))
                 _write(out, document)
@@ -158,12 +170,16 @@ def _run(
         raise typer.Exit(130)
 
 
-def _figures(groups: list[tuple[list[Measurement], float]], rates: Rates) -> dict[str, Any]:
-    """The records of what was measured, each next to stock's at the same length and to what the machine reaches."""
+def _figures(groups: list[tuple[list[Measurement], list[float]]], rates: Rates) -> dict[str, Any]:
+    """The records of what was measured, each next to stock's and, where it ran, full attention's at the same length."""
     records = []
-    for measured, difference in groups:
-        stock = next(each for each in measured if each.arm == STOCK)
-        records += [{**each.to_dict(rates, stock), "logit_difference": difference} for each in measured]
+    for measured, differences in groups:
+        arms = {each.arm: each for each in measured}
+        for each, difference in zip(measured, differences, strict=True):
+            record = {**each.to_dict(rates, arms[STOCK]), "logit_difference": difference}
+            if FULL in arms and len(arms) > 2:
+                record["ratio_to_full"] = each.ratio_to(arms[FULL])
+            records.append(record)
     return {"rates": asdict(rates), "records": records}
 
 

@@ -1,10 +1,10 @@
-"""One decode step after many cached tokens: Winnow under a plan against the stock model, the same weights and units.
+"""One decode step after many cached tokens: Winnow under plans against the stock model, the same weights and units.
 
-Both caches are filled with the same random units instead of prefilling, which at 32768 tokens would take minutes; the
-logits of the two must then agree, which is checked.
+All caches are filled with the same random units instead of prefilling, which at 32768 tokens would take minutes; the
+logits of full attention and of stock must then agree, which is reported.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
@@ -14,67 +14,70 @@ from winnow.bench.speed import STOCK, Measurement, alternate
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.forward import decode
-from winnow.runtime.sequence import Sequence, new_sequence
+from winnow.runtime.scorer import admit
+from winnow.runtime.sequence import Sequence as State
 
 CHUNK = 512
 TOKEN = 1
 
 
 def measure_decode(
-    decoder: Decoder, shape: Shape, plan: Plan, length: int, *, repeats: int, warmup: int
-) -> tuple[list[Measurement], float]:
-    """Both arms at `length` cached tokens, and the largest difference of their first logits (0 is perfect).
+    decoder: Decoder, shape: Shape, plans: Sequence[Plan], length: int, *, repeats: int, warmup: int
+) -> tuple[list[Measurement], list[float]]:
+    """All arms at `length` cached tokens, and how far the first logits of each are from stock's (0 is perfect).
 
     The caches grow by a token with every repeat.
     """
     model = decoder.model
-    state = new_sequence(decoder, plan, length, length + warmup + repeats + 1, CHUNK)
+    states = {str(plan): admit(decoder, None, plan, [TOKEN] * length, warmup + repeats + 1, CHUNK)[0] for plan in plans}
     stock = DynamicCache(config=model.config)
-    fill(decoder, state, stock, length)
-    winnow_step, stock_step = _winnow_step(decoder, state), _stock_step(model, stock)
-    difference = (winnow_step() - stock_step()).abs().max().item()
-    before, steps = state.stats.units_read, warmup + repeats
-    seconds = alternate(
-        {STOCK: stock_step, str(plan): winnow_step}, repeats=repeats, warmup=warmup, device=decoder.device
-    )
-    unit_bytes = decoder.shape.unit_bytes
-    units = {
-        # The counted steps read length + 2 to length + 1 + steps: the first step was the one above.
-        STOCK: shape.layers * shape.kv_heads * (2 * length + 3 + steps) // 2,
-        str(plan): (state.stats.units_read - before) // steps,
-    }
+    fill(decoder, list(states.values()), stock, length)
+    arms = {STOCK: _stock_step(model, stock)} | {name: _winnow_step(decoder, state) for name, state in states.items()}
+    logits = {name: step() for name, step in arms.items()}
+    before, steps = {name: state.stats.units_read for name, state in states.items()}, warmup + repeats
+    seconds = alternate(arms, repeats=repeats, warmup=warmup, device=decoder.device)
+    # The counted steps read length + 2 to length + 1 + steps: the first step was the one above.
+    units = {STOCK: shape.layers * shape.kv_heads * (2 * length + 3 + steps) // 2}
+    units |= {name: (state.stats.units_read - before[name]) // steps for name, state in states.items()}
     weights = shape.layers * shape.layer_weights + shape.head_weights
     measured = [
         Measurement(
             arm=arm,
             length=length,
             seconds=seconds[arm],
-            read_bytes=weights * decoder.dtype.itemsize + units[arm] * unit_bytes,
+            read_bytes=weights * decoder.dtype.itemsize + units[arm] * decoder.shape.unit_bytes,
             flops=2 * weights + 4 * shape.head_dim * units[arm] * shape.q_heads // shape.kv_heads,
         )
-        for arm in seconds
+        for arm in arms
     ]
-    return measured, difference
+    return measured, [(logits[arm] - logits[STOCK]).abs().max().item() for arm in arms]
 
 
 @torch.inference_mode()
-def fill(decoder: Decoder, state: Sequence, stock: DynamicCache, length: int) -> None:
-    """Give both caches the same `length` random units, every layer alike; the plan evicts as in a prefill."""
+def fill(decoder: Decoder, states: Sequence[State], stock: DynamicCache, length: int) -> None:
+    """Give all caches the same `length` random units, every layer alike; a plan evicts as in a prefill.
+
+    Where the plan leaves only the tokens that it names at the start in a layer, only theirs are given to it.
+    """
     shape, device = decoder.shape, decoder.device
     size = (2, shape.kv_heads, length, shape.head_dim)
     generator = torch.Generator(device).manual_seed(0)
     keys, values = torch.empty(size, dtype=decoder.dtype, device=device).normal_(generator=generator)
-    for layer, cache in enumerate(state.caches):
+    for layer in range(shape.layers):
         stock.update(keys[None], values[None], layer)
-        for start in range(0, length, CHUNK):
-            rows = slice(start, min(start + CHUNK, length))
-            positions = torch.arange(rows.start, rows.stop, device=device)
-            cache.append(keys[:, rows], values[:, rows], positions)
-            state.plan.keep.evict(cache, shape.windows[layer])
-    state.position = length
+    for state in states:
+        held = state.plan.compute.prompt_units(shape, length, tuple(state.deep.tolist()))
+        for layer, cache in enumerate(state.caches):
+            if any(cache is other for other in state.caches[:layer]):
+                continue
+            places = state.deep if held[layer] == len(state.deep) else torch.arange(length, device=device)
+            for positions in places[cache.length :].split(CHUNK):  # the first token's units may be there
+                cache.append(keys[:, positions], values[:, positions], positions)
+                state.plan.keep.evict(cache, shape.windows[layer])
+        state.position = length
 
 
-def _winnow_step(decoder: Decoder, state: Sequence) -> Callable[[], torch.Tensor]:
+def _winnow_step(decoder: Decoder, state: State) -> Callable[[], torch.Tensor]:
     return lambda: decode(decoder, [(state, TOKEN)])[0]
 
 

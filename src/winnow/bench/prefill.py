@@ -1,4 +1,7 @@
-"""The prefill of a whole prompt: Winnow under a plan, in chunks, against the stock model in one forward."""
+"""The prefill of a whole prompt: Winnow under plans, in chunks, against the stock model in one forward."""
+
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from transformers import DynamicCache
@@ -8,21 +11,24 @@ from winnow.bench.speed import STOCK, Measurement, alternate
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.forward import prefill
-from winnow.runtime.sequence import new_sequence
+from winnow.runtime.scorer import admit
 
 
 def measure_prefill(
-    decoder: Decoder, shape: Shape, plan: Plan, length: int, *, repeats: int, warmup: int, chunk: int
-) -> tuple[list[Measurement], float]:
-    """Both arms for a prompt of `length` random tokens, and the largest difference of their logits after it."""
+    decoder: Decoder, shape: Shape, plans: Sequence[Plan], length: int, *, repeats: int, warmup: int, chunk: int
+) -> tuple[list[Measurement], list[float]]:
+    """All arms for a prompt of `length` random tokens, and how far the logits of each after it are from stock's.
+
+    The FLOPs are those of full attention, so the floor is full attention's too.
+    """
     model = decoder.model
     ids = torch.randint(shape.vocab, (length,), generator=torch.Generator().manual_seed(0))
     tokens, batch = ids.tolist(), ids[None].to(decoder.device)
     logits: dict[str, torch.Tensor] = {}
 
-    def run_winnow() -> None:
-        state = new_sequence(decoder, plan, length, length + 1, chunk)
-        logits[str(plan)] = prefill(decoder, state, tokens, chunk)
+    def run_winnow(plan: Plan) -> None:
+        state, seen = admit(decoder, None, plan, tokens, 1, chunk)
+        logits[str(plan)] = prefill(decoder, state, seen, chunk)
 
     @torch.inference_mode()
     def run_stock() -> None:
@@ -30,13 +36,13 @@ def measure_prefill(
         out = model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=1)
         logits[STOCK] = out.logits[0, -1].float()
 
-    arms = {STOCK: run_stock, str(plan): run_winnow}
+    arms = {STOCK: run_stock} | {str(plan): partial(run_winnow, plan) for plan in plans}
     seconds = alternate(arms, repeats=repeats, warmup=warmup, device=decoder.device)
     weights = shape.layers * shape.layer_weights
     flops = 2 * weights * length + 2 * shape.head_weights + attention_flops(shape, length)
     read_bytes = (weights + shape.head_weights) * decoder.dtype.itemsize
     measured = [Measurement(arm, length, seconds[arm], read_bytes, flops) for arm in arms]
-    return measured, (logits[STOCK] - logits[str(plan)]).abs().max().item()
+    return measured, [(logits[STOCK] - logits[arm]).abs().max().item() for arm in arms]
 
 
 def attention_flops(shape: Shape, length: int) -> int:

@@ -25,7 +25,7 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
 def caption(document: Record) -> str:
     rates, machine = document["rates"], document["machine"]
     what = {
-        "decode": "one decode step after that many cached tokens; both caches hold the same random units",
+        "decode": "one decode step after that many cached tokens; all caches hold the same random units",
         "prefill": f"prefill of a prompt, Winnow in chunks of {document['chunk']}, stock in one forward",
     }[document["what"]]
     return (
@@ -38,19 +38,33 @@ def caption(document: Record) -> str:
 
 def table(document: Record) -> Table:
     view = Table(title=f"{document['shape']}: {document['what']}", caption=caption(document))
-    for heading in COLUMNS:
-        view.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
-    for record in document["records"]:
-        view.add_row(*(show(record) for show in COLUMNS.values()), end_section=record["arm"] != STOCK)
+    columns = columns_of(document)
+    for heading in columns:
+        view.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=heading != "arm")
+    records = document["records"]
+    for record, following in zip(records, [*records[1:], None], strict=True):
+        last = following is None or following["length"] != record["length"]
+        view.add_row(*(show(record) for show in columns.values()), end_section=last)
     return view
+
+
+def columns_of(document: Record) -> dict[str, Callable[[Record], str]]:
+    """The columns, with the ratio to full attention where it was an arm beside other plans."""
+    if all("ratio_to_full" not in record for record in document["records"]):
+        return COLUMNS
+    names = list(COLUMNS)
+    at = names.index("ratio") + 1
+    of_full = {"of full": lambda r: f"{r['ratio_to_full']:.3f}"}
+    return {name: COLUMNS[name] for name in names[:at]} | of_full | {name: COLUMNS[name] for name in names[at:]}
 
 
 def markdown(document: Record) -> str:
     """The table, the caption and how to repeat it."""
     lines = [f"# {document['shape']}: {document['what']}", "", "```", document["command"], "```", ""]
-    lines += ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    columns = columns_of(document)
+    lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     for record in document["records"]:
-        lines.append("| " + " | ".join(show(record) for show in COLUMNS.values()) + " |")
+        lines.append("| " + " | ".join(show(record) for show in columns.values()) + " |")
     versions = ", ".join(f"{name} {version}" for name, version in document["machine"]["versions"].items())
     text = caption(document)
     return "\n".join([*lines, "", f"{text[0].upper()}{text[1:]}", "", f"Versions: {versions}.", ""])

@@ -50,6 +50,10 @@ class Measurement:
         """The least time on this machine: reading the bytes or multiplying, whichever takes longer."""
         return max(self.read_bytes / 1e9 / rates.read_gb_s, self.flops / 1e9 / rates.gemm_gflop_s)
 
+    def ratio_to(self, other: "Measurement") -> float:
+        """The median over the turns, each against the other arm's in the same turn."""
+        return statistics.median(mine / its for mine, its in zip(self.seconds, other.seconds, strict=True))
+
     def to_dict(self, rates: Rates, stock: "Measurement") -> dict[str, Any]:
         """The record behind a line of the table."""
         return {
