@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from winnow import Stats
@@ -33,6 +35,15 @@ def test_each_needle_counts_at_the_nearest_depth():
     assert (full.plan, full.score, full.examples) == ("full", 0.75, 2)
     assert full.by_depth == (DepthScore(0.0, 1.0, 2), DepthScore(0.5, 1.0, 1), DepthScore(1.0, 0.0, 1))
     assert (other.plan, other.by_depth) == ("x", (DepthScore(0.5, 0.0, 1), DepthScore(1.0, 0.0, 1)))
+
+
+def test_the_loop_rate_is_the_share_of_answers_stuck_at_their_limit():
+    stuck = replace(record("full", 0.0, (), ()), token_ids=(4, 5, 5, 5), finish_reason="length")
+    ended = replace(stuck, finish_reason="stop")
+    free = replace(stuck, token_ids=(4, 5, 6, 5))
+    [found] = accuracies([stuck, ended, free, stuck], [0.5])
+    assert found.loop_rate == found.to_dict()["loop_rate"] == 0.5
+    assert [each.to_dict()["loops"] for each in (stuck, ended, free)] == [True, False, False]
 
 
 @pytest.mark.parametrize("trials", range(1, 60))

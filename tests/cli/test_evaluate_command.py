@@ -1,4 +1,9 @@
 import math
+from dataclasses import replace
+
+from winnow.bench.accuracy import Accuracy, DepthScore
+from winnow.cli.evaluate_view import accuracy_table
+from winnow.cli.terminal import console
 
 STREAMING = "streaming(sink=4, recent=64)"
 
@@ -40,3 +45,12 @@ def test_fidelity_is_shown_as_a_table(winnow, tiny, document):
     result = winnow("eval", "-m", tiny, "--tokens", 40, "--fidelity", document, "-p", STREAMING)
     assert STREAMING in result.out
     assert "top-1" in result.out
+
+
+def test_loops_have_a_column_where_there_are_any(capsys):
+    stuck = Accuracy("full", "kv", 4096, 8, 0.5, 0.2, 0.8, 0.25, (DepthScore(0.5, 0.5, 8),))
+    for each, words in ((stuck, ["loops", "25"]), (replace(stuck, loop_rate=0.0), ["no answer loops"])):
+        console().print(accuracy_table([each], [0.5]))
+        shown = " ".join(capsys.readouterr().out.split())  # the caption may be broken anywhere
+        assert all(word in shown for word in words)
+    assert "25" not in shown

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models import CONFIGS, small_model
+from models import CONFIGS, WINDOW, small_model
 from winnow import LLM, SamplingParams
 from winnow.errors import PlanError
 from winnow.policies.base import Projection
@@ -128,6 +128,15 @@ def test_with_a_cache_that_evicts(llm, text, plan, chunk):
     whole = llm.logits(text, decode_from=PROMPT, plan=plan)
     torch.testing.assert_close(llm.logits(text, decode_from=PROMPT, plan=large), whole, rtol=0, atol=1e-5)
     assert (whole - expected).abs().max() > 1e-3
+
+
+def test_layers_that_share_a_cache_see_the_same_window(text):
+    """The last of them evicts: none loses a unit that its window holds."""
+    llm = LLM(small_model("mistral"), prefill_chunk=7)
+    [out] = llm.generate(
+        [text[:PROMPT]], SamplingParams(max_tokens=5, ignore_eos=True), plan="swiftkv(cutoff=1, share=3)"
+    )
+    assert out.stats.units_read == KV_HEADS * LAYERS * 4 * WINDOW
 
 
 def test_forks_share_caches_as_their_origin_does(llm, text):

@@ -189,6 +189,8 @@ def test_rows_units_and_bytes_in_closed_form(llm, text, prompt, policy):
     steps = new - 1
     assert stats.rows_computed == cutoff * others + LAYERS * (anchors + header + steps) - planted
     assert stats.rows_full == LAYERS * (prompt + steps)
+    deep = tuple(upper_positions(llm, policy, text[:prompt]))
+    assert sum(policy.prompt_rows(shape, prompt, deep)) == stats.rows_computed - LAYERS * steps
     reads = [
         cutoff * (others + anchors + header + t) + (LAYERS - cutoff) * (anchors + header + t)
         for t in range(1, steps + 1)

@@ -22,7 +22,10 @@ class DepthScore:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The mean score of one plan on one task at one length, of `examples`, with its 95 % interval `low` .. `high`."""
+    """The mean score of one plan on one task at one length, of `examples`, with its 95 % interval `low` .. `high`.
+
+    loop_rate: share of the answers that repeat themselves up to their length limit.
+    """
 
     plan: str
     task: str
@@ -31,6 +34,7 @@ class Accuracy:
     score: float
     low: float
     high: float
+    loop_rate: float
     by_depth: tuple[DepthScore, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,5 +74,6 @@ def _accuracy(group: Sequence[Record], depths: Sequence[float]) -> Accuracy:
         for place, hit in zip(record.depths, record.found, strict=True):
             bins[min(bins, key=lambda depth: abs(depth - place))].append(hit)
     by_depth = tuple(DepthScore(depth, sum(hits) / len(hits), len(hits)) for depth, hits in bins.items() if hits)
+    loop_rate = sum(record.loops for record in group) / len(group)
     first = group[0]
-    return Accuracy(first.plan, first.task, first.length, len(scores), score, low, high, by_depth)
+    return Accuracy(first.plan, first.task, first.length, len(scores), score, low, high, loop_rate, by_depth)

@@ -17,6 +17,7 @@ from winnow.runtime.sampling import SamplingParams
 from winnow.stats import Stats
 from winnow.tasks import Example, Task, render
 from winnow.tasks.example import found
+from winnow.tasks.loops import loops
 
 Depths = Sequence[float | None]
 Progress = Callable[[int], None]
@@ -50,7 +51,7 @@ class Record:
 
     length: the prompt length asked for, in tokens; `stats.prompt_tokens` is the true one. depth: the needle's place
     asked for (None: drawn); depths: the true place of the needle of each answer, and found: whether that answer stands
-    in `text`. score: 0 .. 1, None where no answer is known.
+    in `text`. score: 0 .. 1, None where no answer is known. loops: whether it repeated itself up to its length limit.
     """
 
     task: str
@@ -69,9 +70,13 @@ class Record:
     score: float | None
     stats: Stats
 
+    @property
+    def loops(self) -> bool:
+        return loops(self.token_ids, self.finish_reason)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON; `stats` with the TPOT."""
-        return {**asdict(self), "stats": self.stats.to_dict()}
+        return {**asdict(self), "loops": self.loops, "stats": self.stats.to_dict()}
 
 
 def evaluate(

@@ -11,11 +11,15 @@ from winnow.cli.terminal import new_table
 
 
 def accuracy_table(accuracies: Sequence[Accuracy], depths: Sequence[float]) -> Table:
-    """A row per plan, task and length."""
-    table = new_table(None, "score with its 95 % interval (Wilson) over n examples; by depth: needles found there, %")
+    """A row per plan, task and length; a column of loops where there are any."""
+    loops = any(each.loop_rate for each in accuracies)
+    about_loops = "loops: answers that repeat themselves up to their length limit" if loops else "no answer loops"
+    caption = "score with its 95 % interval (Wilson) over n examples; by depth: needles found there, %; "
+    table = new_table(None, caption + about_loops)
     table.add_column("plan", overflow="fold")
     table.add_column("task")
-    for heading in ("tokens", "score\n%", "95 %", "n", *(f"depth\n{depth:g}" for depth in sorted(depths))):
+    headings = ["tokens", "score\n%", "95 %", "n", *(["loops\n%"] if loops else [])]
+    for heading in (*headings, *(f"depth\n{depth:g}" for depth in sorted(depths))):
         table.add_column(heading, justify="right")
     for each in accuracies:
         found = {point.depth: f"{100 * point.found:.0f}" for point in each.by_depth}
@@ -26,6 +30,7 @@ def accuracy_table(accuracies: Sequence[Accuracy], depths: Sequence[float]) -> T
             f"{100 * each.score:.1f}",
             f"{100 * each.low:.0f} to {100 * each.high:.0f}",
             str(each.examples),
+            *([f"{100 * each.loop_rate:.0f}"] if loops else []),
             *(found.get(depth, "-") for depth in sorted(depths)),
         )
     return table

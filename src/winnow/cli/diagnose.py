@@ -1,0 +1,147 @@
+"""`winnow diagnose`: what each layer does with the prompt under full attention, and where the prompt could stop."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from winnow.bench.diagnose import diagnose_prompts, diagnose_tasks, summarise
+from winnow.bench.evaluate import Progress, environment
+from winnow.bench.layerwise import Sums
+from winnow.cli import options
+from winnow.cli.diagnose_plot import plot_diagnosis
+from winnow.cli.diagnose_view import diagnosis_view
+from winnow.cli.inputs import check_outputs, load_model, make_tasks, prompt_ids, read_prompt, read_text, refuse
+from winnow.cli.run import Chat, Question
+from winnow.cli.terminal import Meter, console, interruptible, print_json, write_json
+from winnow.errors import InputError
+from winnow.runtime.llm import LLM
+from winnow.runtime.sampling import SamplingParams
+
+LENGTH = 4096
+
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", "-f", metavar="FILE",
+        help="Instead of tasks: your own text, or with .jsonl a prompt a line (a field prompt or messages).",
+    ),
+]  # fmt: skip
+Length = Annotated[
+    int | None, typer.Option("--length", "-l", metavar="TOKENS", min=1, help=f"Prompt length.  [default: {LENGTH}]")
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(min=2, help=f"The longest answer.  [default: the task's own limit; {SamplingParams.max_tokens}]"),
+]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's stop tokens.")]
+
+
+def diagnose(
+    task: options.Tasks = None,
+    length: Length = None,
+    examples: options.Examples = None,
+    file: File = None,
+    question: Question = None,
+    chat: Chat = None,
+    max_tokens: MaxTokens = None,
+    ignore_eos: IgnoreEos = False,
+    data: options.Data = None,
+    haystack: options.Haystack = None,
+    model: options.Model = "needle",
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    threads: options.Threads = None,
+    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    as_json: options.Json = False,
+    out: options.Out = None,
+    plot: options.Plot = None,
+) -> None:
+    """Where each layer's attention goes, how sharply it reads the prompt, how straight hidden states run; a cutoff.
+
+    Answers greedily under full attention, and recommends at which layer the prompt could stop (`speed`).
+    """
+    check_outputs(out, plot)
+    settings: dict[str, Any] = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "seed": seed}
+    if file is None:
+        refuse("is about --file only", {"--question": question, "--chat, --no-chat": chat})
+        tasks = make_tasks(task or options.TASKS, data, haystack)
+        llm = load_model(model, device, dtype, threads, prefill_chunk)
+        tokens, count = length or LENGTH, examples or options.EXAMPLES
+        settings |= {"tasks": [each.name for each in tasks], "length": tokens, "examples": count}
+        prompts, work = count * len(tasks), count * len(tasks) * tokens
+
+        def measure(progress: Progress) -> Iterator[Sums]:
+            return diagnose_tasks(
+                llm, tasks, tokens, count, max_tokens=max_tokens, ignore_eos=ignore_eos, seed=seed, progress=progress
+            )
+    else:
+        about_tasks = {"--task": task, "--length": length, "--examples": examples, "--data": data}
+        refuse("about tasks, not about --file", {**about_tasks, "--haystack": haystack})
+        texts = _prompts(file, question)
+        llm = load_model(model, device, dtype, threads, prefill_chunk)
+        ids = [_ids(llm, each, chat) for each in texts]
+        settings |= {"file": str(file), "question": question}
+        prompts, work = len(ids), sum(map(len, ids))
+        params = SamplingParams(max_tokens=max_tokens or SamplingParams.max_tokens, ignore_eos=ignore_eos)
+
+        def measure(progress: Progress) -> Iterator[Sums]:
+            return diagnose_prompts(llm, ids, params, progress=progress)
+
+    done: list[Sums] = []
+    with Meter("diagnosing", work) as meter, interruptible():
+        for each in measure(meter.advance):
+            done.append(each)
+            meter.note(f"{len(done)} of {prompts} prompts")
+    found = summarise(done) if done else None
+    document = {"command": "diagnose", "complete": len(done) == prompts, **(found.to_dict() if found else {})}
+    document |= {**settings, **environment(llm, model)}
+    if out is not None:
+        write_json(out, document)
+    if plot is not None and found is not None:
+        plot_diagnosis(plot, found, model)
+    if as_json:
+        print_json(document)
+    else:
+        console().print(diagnosis_view(found, model) if found else "no prompt was finished")
+    if len(done) < prompts:
+        print("interrupted; this is what was finished", file=sys.stderr)
+        raise typer.Exit(130)
+
+
+def _prompts(file: Path, question: str | None) -> list[str | list[dict[str, str]]]:
+    """A text, or the prompts of JSON Lines: texts, or messages up to the user's last one."""
+    if file.suffix.lower() != ".jsonl":
+        return [read_prompt(None, file, question)]
+    refuse("is for a text file; in .jsonl each prompt holds its own", {"--question": question})
+    lines = [(number, line) for number, line in enumerate(read_text(file).splitlines(), 1) if line.strip()]
+    if not lines:
+        raise InputError(f'{file} holds no prompt; write one JSON object a line, such as {{"prompt": "..."}}')
+    return [_prompt(line, f"{file}, line {number}") for number, line in lines]
+
+
+def _prompt(line: str, where: str) -> str | list[dict[str, str]]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{where} is not JSON: {error}") from error
+    prompt, messages = (row.get(name) if isinstance(row, dict) else None for name in ("prompt", "messages"))
+    if isinstance(prompt, str) and prompt.strip():
+        return prompt
+    if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
+        asked = [place for place, message in enumerate(messages) if message.get("role") == "user"]
+        if asked:
+            return messages[: asked[-1] + 1]
+    raise InputError(f'{where} has neither a "prompt" that is text nor "messages" with one of the user')
+
+
+def _ids(llm: LLM, prompt: str | list[dict[str, str]], chat: bool | None) -> list[int]:
+    if isinstance(prompt, str):
+        return prompt_ids(llm, prompt, chat)
+    if chat is False:
+        raise InputError("--no-chat cannot be used with messages, which the chat template renders; give prompts")
+    return llm.render(prompt)
