@@ -134,6 +134,18 @@ def test_equals_the_dense_mask(name, text, policy):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("policy", POLICIES[4:], ids=str)
+@pytest.mark.parametrize("chunk", [1, 9])
+def test_self_only_in_every_family(name, text, policy, chunk):
+    """Windows apply to the anchor too."""
+    llm = LLM(small_model(name), prefill_chunk=chunk)
+    deep = upper_positions(llm, policy, text[:PROMPT])
+    expected, _ = packed(llm.model, text, policy, 2, deep, PROMPT)
+    got = llm.logits(text, decode_from=PROMPT, plan=Plan(compute=policy))
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("policy", [Speed(cutoff=LAYERS), Speed(cutoff=1.0)])
 def test_all_layers_are_full_attention(llm, text, policy):
     """K1, caches included."""

@@ -59,6 +59,7 @@ def evaluate(
     data: options.Data = None,
     haystack: options.Haystack = None,
     model: options.Model = "needle",
+    adapter: options.Adapter = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -69,12 +70,13 @@ def evaluate(
     plot: options.Plot = None,
 ) -> None:
     """Score plans on tasks, with a 95 % interval and by depth; or measure fidelity or perplexity on a text."""
-    plans = parse_plans(plan, ["full"])
+    plans = parse_plans(plan)
     check_outputs(out, plot)
     if (file := fidelity or perplexity) is None:
         refuse("about --fidelity and --perplexity only", {"--prompt-tokens": prompt_tokens, "--tokens": tokens})
         tasks = make_tasks(task or options.TASKS, data, haystack)
-        llm = load_model(model, device, dtype, threads, prefill_chunk)
+        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+        plans = plans or [llm.plan]
         lengths, depths = list(dict.fromkeys(length or options.LENGTHS)), list(dict.fromkeys(depth or DEPTHS))
         outcome = _score(llm, plans, tasks, lengths, depths, examples or options.EXAMPLES, seed)
     else:
@@ -84,11 +86,12 @@ def evaluate(
         if perplexity:
             _check_perplexity(fidelity, plans, prompt_tokens)
         text = read_prompt(None, file, None)
-        llm = load_model(model, device, dtype, threads, prefill_chunk)
+        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+        plans = plans or [llm.plan]
         ids = prompt_ids(llm, text, chat=False)[:tokens]
         outcome = _fidelity(llm, plans, ids, prompt_tokens or len(ids) // 2) if fidelity else _perplexity(llm, ids)
     document = {"command": "eval", "complete": outcome.complete, **outcome.figures}
-    document |= {**environment(llm, model), "seed": seed}
+    document |= {**environment(llm, model), "adapter": adapter, "seed": seed}
     if out is not None:
         write_json(out, document)
     if plot is not None and outcome.accuracies:

@@ -53,13 +53,20 @@ def prompt_ids(llm: LLM, text: str, chat: bool | None) -> list[int]:
     return llm.render([{"role": "user", "content": text}]) if chat else list(llm.tokenizer(text)["input_ids"])
 
 
-def load_model(model: str, device: str | None, dtype: str | None, threads: int | None, prefill_chunk: int) -> LLM:
+def load_model(
+    model: str,
+    device: str | None,
+    dtype: str | None,
+    threads: int | None,
+    prefill_chunk: int,
+    adapter: str | None = None,
+) -> LLM:
     """The model, loaded without chatter on standard error."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     if threads is not None:
         torch.set_num_threads(threads)
-    return LLM(model, device=device, dtype=dtype, prefill_chunk=prefill_chunk)
+    return LLM(model, adapter=adapter, device=device, dtype=dtype, prefill_chunk=prefill_chunk)
 
 
 def parse_plans(texts: Sequence[str] | None, default: Sequence[str] = ()) -> list[Plan]:

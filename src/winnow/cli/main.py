@@ -12,10 +12,12 @@ import typer
 import winnow
 from winnow.cli.bench import app as bench
 from winnow.cli.compare import compare
+from winnow.cli.diagnose import diagnose
 from winnow.cli.evaluate import evaluate
 from winnow.cli.inspect import inspect
 from winnow.cli.plans import plans
 from winnow.cli.run import run
+from winnow.cli.train import app as train
 from winnow.errors import WinnowError
 
 INTERRUPTED = 130  # 128 + SIGINT
@@ -26,9 +28,11 @@ app = typer.Typer(name="winnow", add_completion=False, pretty_exceptions_enable=
 app.command()(run)
 app.command()(compare)
 app.command("eval")(evaluate)
+app.command()(diagnose)
 app.command()(inspect)
 app.command()(plans)
 app.add_typer(bench, name="bench")
+app.add_typer(train, name="train")
 
 
 def _version(wanted: bool) -> None:

@@ -8,7 +8,15 @@ import typer
 Model = Annotated[
     str, typer.Option("--model", "-m", metavar="MODEL", help='"needle" (bundled), a model directory, or a hub id.')
 ]
+Adapter = Annotated[
+    str | None,
+    typer.Option(metavar="ADAPTER", help="A LoRA adapter: a directory, a bundled one, or a hub id.  [default: none]"),
+]
 Plan = Annotated[str, typer.Option("--plan", "-p", metavar="PLAN", help="What to spend; `winnow plans` lists them.")]
+OwnPlan = Annotated[
+    str | None,
+    typer.Option("--plan", "-p", metavar="PLAN", help="[default: full, or what the model or adapter was trained for]"),
+]
 Plans = Annotated[list[str] | None, typer.Option("--plan", "-p", metavar="PLAN", help="A plan; repeat it for several.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: CUDA where there is one]")]
 Dtype = Annotated[

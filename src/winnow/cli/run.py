@@ -29,7 +29,8 @@ def run(
     file: PromptFile = None,
     question: Question = None,
     model: options.Model = "needle",
-    plan: options.Plan = "full",
+    adapter: options.Adapter = None,
+    plan: options.OwnPlan = None,
     max_tokens: Annotated[int, typer.Option(help="The most new tokens.")] = SamplingParams.max_tokens,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = SamplingParams.temperature,
     top_k: Annotated[int, typer.Option(help="0 is off.")] = SamplingParams.top_k,
@@ -60,8 +61,9 @@ def run(
         seed=seed,
         ignore_eos=ignore_eos,
     )
-    chosen = Plan.parse(plan)
-    llm = load_model(model, device, dtype, threads, prefill_chunk)
+    wanted = None if plan is None else Plan.parse(plan)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+    chosen = wanted or llm.plan
     ids = prompt_ids(llm, text, chat)
     ended: list[Completion] = []
     pieces: list[str] = []
@@ -72,7 +74,7 @@ def run(
             if not as_json:
                 print(piece, end="", flush=True)
     if as_json:
-        about = {"plan": str(chosen), **environment(llm, model)}
+        about = {"plan": str(chosen), **environment(llm, model), "adapter": adapter}
         print_json({**_record(pieces, ended[0] if ended else None), **about, "seed": seed})
     else:
         print()

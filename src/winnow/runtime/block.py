@@ -97,9 +97,10 @@ class Block:
         spans = plan.keep.spans(cache, part.rows, part.first, part.positions, window)
         alone = part.rows - (part.first == 0) if transient else 0
         if transient:
-            spans = _each_alone(cache, alone)
+            spans = _each_alone(cache, alone, window)
         read = plan.read.spans(cache, spans) if part.decode else spans
-        views = [view_of(part, cache, span, fresh=self.before[index] + part.rows) for span in read]
+        seen = (view_of(part, cache, span, fresh=self.before[index] + part.rows) for span in read)
+        views = [view for view in seen if view.keys.shape[1]]
         if part.decode:
             units = sum(view.keys.shape[1] for view in views)
             sequence.read_less |= read is not spans or units < sum(span.stop - span.start for span in spans)
@@ -160,8 +161,8 @@ class Block:
         }
 
 
-def _each_alone(cache: LayerCache, rows: int) -> list[Span]:
-    """Each of the last `rows` units of a cache is seen by its own row only, those before them by all."""
+def _each_alone(cache: LayerCache, rows: int, window: int | None) -> list[Span]:
+    """Each of the last `rows` units of a cache is seen by its own row only, those before them as in any layer."""
     first = cache.stop - rows
-    spans = [Span(cache.start, first, past=None), Span(first, cache.stop, past=None, window=1)]
+    spans = [Span(cache.start, first, None, window), Span(first, cache.stop, past=None, window=1)]
     return [span for span in spans if span.start < span.stop]

@@ -11,11 +11,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from winnow.errors import CapacityError, InputError, ModelError, PlanError
 from winnow.plan import Plan
+from winnow.runtime.adapters import find_adapter, load_adapter, trained_in
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
 from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.generate import Completion, Request, run
-from winnow.runtime.loading import load, move, parse_device, parse_dtype
+from winnow.runtime.loading import BUNDLED, load, move, parse_device, parse_dtype
 from winnow.runtime.sampling import SamplingParams
 from winnow.runtime.scorer import ModelScorer, admit
 from winnow.runtime.sequence import new_sequence
@@ -30,7 +31,9 @@ class LLM:
     Args:
         model: "needle" (the bundled model), a model directory, a hub id, or a loaded PreTrainedModel, which is put into
             evaluation mode, and moved or cast in place where device or dtype say so.
-        plan: what `generate` does unless told otherwise; text or a Plan.
+        plan: what `generate` does unless told otherwise; text or a Plan. None: what the model or adapter was trained
+            for, else full attention.
+        adapter: a directory with a PEFT adapter, a bundled name or a hub id; it is merged into the weights, in place.
         device: "cpu", "cuda", ...; None: the model's own if it is loaded, else CUDA where there is one.
         dtype: of the weights and the cache, such as "bfloat16"; None: the checkpoint's own.
         tokenizer: for a loaded model; otherwise the one in the directory.
@@ -38,14 +41,17 @@ class LLM:
         max_batch: sequences decoded together.
     Raises:
         ModelError, UnsupportedModelError: the model cannot be loaded, or Winnow cannot drive it.
-        PlanError: the plan is not valid, alone or for this model.
+        PlanError: the plan is not valid, alone or for this model, or computes the prompt otherwise than what the model
+            or adapter was trained for.
+        MissingExtraError: an adapter needs peft.
     """
 
     def __init__(
         self,
         model: str | Path | PreTrainedModel,
         *,
-        plan: str | Plan = "full",
+        plan: str | Plan | None = None,
+        adapter: str | Path | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
@@ -54,7 +60,9 @@ class LLM:
     ) -> None:
         if prefill_chunk < 1 or max_batch < 1:
             raise InputError(f"prefill_chunk={prefill_chunk} and max_batch={max_batch} must be at least 1")
-        wanted, kind = Plan.parse(plan), parse_dtype(dtype)
+        wanted, kind = None if plan is None else Plan.parse(plan), parse_dtype(dtype)
+        found_adapter = None if adapter is None else find_adapter(adapter)
+        self.trained = None
         if isinstance(model, PreTrainedModel):
             family_of(model)
             place = model.device if device is None else parse_device(device)
@@ -62,12 +70,15 @@ class LLM:
         elif isinstance(model, (str, Path)):
             self.model, found = load(model, device=parse_device(device), dtype=kind)
             self.tokenizer = tokenizer or found
+            self.trained = None if model in BUNDLED else trained_in(Path(model))
         else:
             raise ModelError(f"a model is a name, a directory or a PreTrainedModel, not a {type(model).__name__}")
+        if found_adapter is not None:
+            self.trained = load_adapter(self.model, found_adapter)
         self.decoder = Decoder(self.model)
         self.prefill_chunk = prefill_chunk
         self.max_batch = max_batch
-        self.plan = self._plan(wanted)
+        self.plan = self._plan(wanted or (self.trained.plan if self.trained else None) or Plan())
 
     @property
     def device(self) -> torch.device:
@@ -208,6 +219,8 @@ class LLM:
     def _plan(self, plan: str | Plan | None) -> Plan:
         chosen = self.plan if plan is None else Plan.parse(plan)
         chosen.validate(self.decoder.shape)
+        if self.trained is not None:
+            self.trained.check(chosen, self.decoder.shape)
         return chosen
 
     def _requests(self, prompts: list[Prompt], params: SamplingParams, plan: str | Plan | None) -> list[Request]:

@@ -1,0 +1,66 @@
+"""The output directory of a run: empty before it, with checkpoints while it lasts, without them after it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from winnow.errors import InputError
+from winnow.runtime.adapters import METADATA, read_metadata
+
+CHECKPOINT = "checkpoint-"
+COMPLETE = "trainer_state.json"  # the last file of a checkpoint to be written
+
+
+def check_fresh(out: Path) -> None:
+    """Raise InputError unless `out` is new or an empty directory."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; give a directory for what is trained")
+    if out.is_dir() and any(out.iterdir()):
+        way = "resume the run in it, or give a new directory" if (out / METADATA).is_file() else "give a new directory"
+        raise InputError(f"{out} is not empty; {way}")
+
+
+def check_resumed(out: Path, record: dict[str, Any]) -> Path:
+    """The checkpoint to go on from. Raises InputError where there is none, or where the run was another one.
+
+    record: the metadata of the run as it is asked for now.
+    """
+    before = read_metadata(out)
+    if before is None:
+        raise InputError(f"there is no run to resume in {out}: it holds no {METADATA}; start one without resume")
+    if before["result"] is not None:
+        raise InputError(f"the run in {out} is finished; start another one in a new directory")
+    then, now = _identity(before), _identity(record)
+    if changed := [
+        f"{name} {then.get(name)!r} before, {now[name]!r} now" for name in now if then.get(name) != now[name]
+    ]:
+        raise InputError(f"{out} holds another run: {'; '.join(changed)}; give the same again, or a new directory")
+    if (found := last_checkpoint(out)) is None:
+        raise InputError(f"the run in {out} was stopped before its first checkpoint; empty it and start again")
+    return found
+
+
+def last_checkpoint(out: Path) -> Path | None:
+    """The newest checkpoint that was written to its end."""
+    found = [path.parent for path in out.glob(f"{CHECKPOINT}*/{COMPLETE}")]
+    return max(found, key=lambda path: int(path.name.removeprefix(CHECKPOINT)), default=None)
+
+
+def remove_checkpoints(out: Path) -> None:
+    """Delete the checkpoints of a finished run."""
+    for path in out.glob(f"{CHECKPOINT}*"):
+        shutil.rmtree(path)
+
+
+def _identity(record: dict[str, Any]) -> dict[str, Any]:
+    """What may not change between the parts of a run, by name."""
+    known = {name: record.get(name, {}) for name in ("base", "recipe", "data")}
+    lora = known["recipe"].get("lora") or {}
+    return {
+        "plan": record.get("plan"),
+        "model": known["base"].get("fingerprint"),
+        "data": known["data"].get("sha256"),
+        **{name: value for name, value in known["recipe"].items() if name not in ("lora", "save_every", "log_every")},
+        "lora": bool(lora),
+        **{f"lora {name}": value for name, value in lora.items()},
+    }

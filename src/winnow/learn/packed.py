@@ -1,0 +1,162 @@
+"""The teacher-forced forward of SPEED over a flat batch, with gradients.
+
+All rows of all conversations go through the layers below the cutoff side by side. There the rows of every assistant
+turn are gathered, each turn a segment of its own, and only these go on. No row is padded, and nothing is computed above
+the cutoff for a prompt token that is no anchor, so no gradient can reach it there.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from winnow.errors import UnsupportedModelError
+from winnow.learn.attention import attend_alone, attend_segment
+from winnow.learn.rows import IGNORED, Batch
+from winnow.policies.compute.speed import Speed
+from winnow.runtime.block import IGNORED as IGNORED_KEYWORDS
+from winnow.runtime.block import Tables
+from winnow.runtime.decoder import NOT_ROTATED, Decoder
+
+
+def packed_loss(decoder: Decoder, batch: Batch, policy: Speed, *, checkpointing: bool = False) -> Tensor:
+    """The sum of the cross-entropies of the batch's supervised tokens; see `packed_logits`."""
+    logits = packed_logits(decoder, batch, policy, checkpointing=checkpointing)
+    return F.cross_entropy(logits, batch.labels[batch.labels != IGNORED], reduction="sum")
+
+
+def packed_logits(decoder: Decoder, batch: Batch, policy: Speed, *, checkpointing: bool = False) -> Tensor:
+    """What the model, driven, predicts for each supervised token: [supervised, vocab] float32, with gradients.
+
+    Attention dropout is not applied. A rope scaling that depends on the length takes the whole conversation's.
+    checkpointing: keep only the input of each layer, and compute the layer again for its gradients.
+
+    Source: SPEED, arXiv:2605.06105: prompt positions follow the prefill rule, assistant positions the decode rule.
+    """
+    cut = policy.cut(decoder.shape)
+    rows = Rows.of_conversations(decoder, batch.lengths)
+    hidden = _through(range(cut), rows, decoder.embed(batch.input_ids[0]), checkpointing)
+    hidden = hidden[:, batch.upper]
+    rows = rows.gathered(batch.upper, batch.upper_lengths, batch.upper_anchors if policy.self_only else None)
+    hidden = _through(range(cut, decoder.shape.layers), rows, hidden, checkpointing)
+    learnt = (batch.labels != IGNORED).nonzero()[:, 0]
+    return decoder.logits(hidden[0, learnt - 1])
+
+
+@contextmanager
+def packed_forward(decoder: Decoder, policy: Speed, *, checkpointing: bool = False) -> Iterator[None]:
+    """Within: calling the decoder's model with the fields of a Batch gives {"loss": ...}, also through wrappers.
+
+    The loss is the sum over supervised tokens, divided by `num_items_in_batch`: of all batches of an optimizer step.
+    After, also after an error, the model is stock again.
+    """
+
+    def forward(num_items_in_batch: Tensor | float | None = None, **keywords: Any) -> dict[str, Tensor]:
+        batch = Batch(**{name: keywords[name] for name in Batch.__dataclass_fields__})
+        loss = packed_loss(decoder, batch, policy, checkpointing=checkpointing)
+        count = (batch.labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+        return {"loss": loss / count}
+
+    model: Any = decoder.model
+    with decoder.driving():
+        model.forward = forward
+        try:
+            yield
+        finally:
+            vars(model).pop("forward", None)
+            vars(model).pop("_original_forward", None)  # what accelerate leaves behind under mixed precision
+
+
+def _through(layers: range, rows: "Rows", hidden: Tensor, checkpointing: bool) -> Tensor:
+    for layer in layers:
+        call = Call(rows, layer)
+        if checkpointing:
+            hidden = checkpoint(rows.decoder.layer, layer, hidden, call, use_reentrant=False)
+        else:
+            hidden = rows.decoder.layer(layer, hidden, call)
+    return hidden
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a flat batch that go through layers together; a row sees its own segment only, causally by position.
+
+    positions: [rows]. borders: where segments begin, and the count of rows. alone: for every segment, how many of its
+    first rows are seen by all later ones, the others seeing besides these only themselves; None: all are seen.
+    """
+
+    decoder: Decoder
+    positions: Tensor
+    borders: list[int]
+    tables: Tables
+    alone: Sequence[int] | None = None
+
+    @classmethod
+    def of_conversations(cls, decoder: Decoder, lengths: Sequence[int]) -> "Rows":
+        """All rows of every conversation."""
+        each = [torch.arange(length, device=decoder.device) for length in lengths]
+        tables = [
+            decoder.rotary.tables(decoder.rotary.choose(length), positions)
+            for length, positions in zip(lengths, each, strict=True)
+        ]
+        joined = {kind: tuple(torch.cat([t[kind][i] for t in tables], 1) for i in range(2)) for kind in tables[0]}
+        return cls(decoder, torch.cat(each), [0, *accumulate(lengths)], joined)  # type: ignore[arg-type]
+
+    def gathered(self, index: Tensor, lengths: Sequence[int], alone: Sequence[int] | None) -> "Rows":
+        """The rows at `index`, in new segments."""
+        tables = {kind: (cos[:, index], sin[:, index]) for kind, (cos, sin) in self.tables.items()}
+        return Rows(self.decoder, self.positions[index], [0, *accumulate(lengths)], tables, alone)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The attention of rows in one layer, called back by the layer's own code; see `runtime.block.Block.attend`."""
+
+    rows: Rows
+    layer: int
+
+    def attend(
+        self,
+        module: nn.Module,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scaling: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        s_aux: Tensor | None = None,
+        **others: Any,
+    ) -> Tensor:
+        """q: [1, q_heads, rows, head_dim], k, v: [1, kv_heads, rows, head_dim], unrotated.
+
+        Returns [1, rows, q_heads, head_dim].
+        """
+        decoder = self.rows.decoder
+        window = decoder.shape.windows[self.layer]
+        if unknown := others.keys() - IGNORED_KEYWORDS:
+            raise UnsupportedModelError(f"{type(module).__name__} asks attention for {', '.join(sorted(unknown))}")
+        if sliding_window is not None and sliding_window != window:
+            raise UnsupportedModelError(f"{type(module).__name__}: window {sliding_window} where {window} was expected")
+        kind = decoder.rope_kinds[self.layer]
+        if kind is not NOT_ROTATED:
+            q, k = decoder.rotary.rotate_both(q, k, self.rows.tables[kind])
+        special: dict[str, Any] = {"scale": scaling, "window": window, "softcap": softcap, "sinks": s_aux}
+        # Under mixed precision rotated tensors are float32 again, and logits would be bfloat16: both are our choice.
+        q, k = q[0].to(v.dtype).transpose(0, 1), k[0].to(v.dtype)
+        with torch.autocast(q.device.type, enabled=False):
+            out = [self._attend(segment, q, k, v[0], special) for segment in range(len(self.rows.borders) - 1)]
+        return torch.cat(out)[None]
+
+    def _attend(self, segment: int, q: Tensor, k: Tensor, v: Tensor, special: dict[str, Any]) -> Tensor:
+        rows = slice(self.rows.borders[segment], self.rows.borders[segment + 1])
+        part = q[rows], k[:, rows], v[:, rows], self.rows.positions[rows]
+        if self.rows.alone is None:
+            return attend_segment(*part, **special)
+        return attend_alone(*part, anchors=self.rows.alone[segment], **special)

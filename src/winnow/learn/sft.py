@@ -1,0 +1,182 @@
+"""Supervised fine-tuning under SPEED: a model learns to answer from prompts that stop at layer K.
+
+The loop is `transformers.Trainer` (resuming, schedules, mixed precision, clipping, several processes), adapters are
+peft's; what is Winnow's is the forward, `packed_forward`, which both of them reach as the model's own.
+"""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from winnow.errors import InputError
+from winnow.learn.chat import Conversation, read_conversations
+from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoints
+from winnow.learn.packed import packed_forward
+from winnow.learn.recipe import ALL_LINEAR, Lora, Recipe
+from winnow.learn.rows import segments
+from winnow.learn.saving import Result, base_name, metadata, save, write_metadata
+from winnow.plan import Plan
+from winnow.policies.compute.speed import Speed
+from winnow.runtime.adapters import fingerprint, need_train_extra
+from winnow.runtime.decoder import Decoder
+
+if TYPE_CHECKING:
+    from winnow.learn.watch import Progress
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run came to; record: what is in `winnow.json`; files: in the output directory."""
+
+    result: Result
+    record: dict[str, Any]
+    files: list[str]
+
+
+def train_speed(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    data: Path,
+    out: Path,
+    policy: Speed,
+    recipe: Recipe | None = None,
+    *,
+    resume: bool = False,
+    progress: "Callable[[Progress], None]" = lambda progress: None,
+) -> Report:
+    """Train a model, or LoRA adapters for it, to answer under `policy`; see `read_conversations` for the data.
+
+    A cutoff of all layers is ordinary fine-tuning: the arm to compare others with.
+
+    Args:
+        model: trained in place where all parameters are, in float32; given back as it was where adapters are.
+        out: a new or empty directory: gets the weights, `winnow.json`, a model card, `log.jsonl` and, while the run
+            lasts, checkpoints.
+        recipe: None: the defaults.
+        resume: go on from the last checkpoint in `out`, with the same data, recipe and policy.
+        progress: called after every optimizer step.
+    Raises:
+        InputError: the data, the recipe or the output directory cannot be used, or the loss is no number any more.
+        PlanError: the policy does not fit the model. MissingExtraError: peft or accelerate is not installed.
+    """
+    need_train_extra()
+    recipe = recipe or Recipe()
+    decoder = Decoder(model)
+    policy.validate(decoder.shape)
+    if not resume:
+        check_fresh(out)
+    _check(model, tokenizer, policy, recipe)
+    read = read_conversations(data, tokenizer, length=recipe.length or decoder.shape.max_positions)
+    _check_rows(read.items, policy, decoder)
+    base = {"name": base_name(model), "fingerprint": fingerprint(model)}
+    about = {"file": data.name, **read.counts(), "sha256": read.sha256}
+    record = metadata(plan_of(policy, decoder), decoder.shape.layers, base, recipe, about)
+    checkpoint = check_resumed(out, record) if resume else None
+    with _trainable(model, recipe) as learner:
+        result, main = _learn(model, learner, read.items, policy, recipe, out, record, checkpoint, progress)
+        record["result"] = dataclasses.asdict(result)
+        if main:
+            save(out, learner, tokenizer, record)
+            remove_checkpoints(out)
+    return Report(result, record, sorted(path.name for path in out.iterdir()))
+
+
+def _learn(
+    model: PreTrainedModel,
+    learner: Any,
+    conversations: list[Conversation],
+    policy: Speed,
+    recipe: Recipe,
+    out: Path,
+    record: dict[str, Any],
+    checkpoint: Path | None,
+    progress: "Callable[[Progress], None]",
+) -> tuple[Result, bool]:
+    """The loop itself: the result, and whether this is the process that writes files."""
+    from winnow.learn.trainer import make_trainer
+    from winnow.learn.watch import Watch
+
+    watch = Watch(out / "log.jsonl", progress)
+    trainer = make_trainer(learner, conversations, out, policy, recipe, watch)
+    main = trainer.is_world_process_zero()
+    if main:
+        out.mkdir(parents=True, exist_ok=True)
+        write_metadata(out, record)
+    begin = time.monotonic()
+    # Trainer may have moved the model, so this is another Decoder than the one that checked it.
+    with packed_forward(Decoder(model), policy, checkpointing=recipe.checkpointing):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    return watch.result(trainer.state, time.monotonic() - begin), main
+
+
+def plan_of(policy: Speed, decoder: Decoder) -> Plan:
+    """The plan that a model trained under a policy is for, every parameter written out; "full" if K is all layers."""
+    resolved = policy.resolved(decoder.shape)
+    if resolved.cutoff == decoder.shape.layers:
+        return Plan()
+    return Plan(compute=resolved, written={"compute": tuple(field.name for field in dataclasses.fields(resolved))})
+
+
+def _check(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, policy: Speed, recipe: Recipe) -> None:
+    if recipe.lora is None and model.dtype != torch.float32:
+        raise InputError(
+            f"the model's weights are {model.dtype}, too coarse for small updates of all parameters; load it with "
+            'dtype="float32", and use bf16 for fast matrix products; or train LoRA adapters'
+        )
+    if not tokenizer.chat_template and policy.decode_from == "header":
+        raise InputError(
+            "the model has no chat template, so answers have no header to begin with; use decode_from='last:1'"
+        )
+
+
+def _check_rows(conversations: list[Conversation], policy: Speed, decoder: Decoder) -> None:
+    vocab = decoder.shape.vocab
+    for each in conversations:
+        if (largest := max(each.ids)) >= vocab:
+            raise InputError(f"{each.where}: token {largest}, and the model has {vocab}; use its own tokenizer")
+        segments(each, policy.anchors, policy.decode_from)
+
+
+@contextmanager
+def _trainable(model: PreTrainedModel, recipe: Recipe) -> Iterator[Any]:
+    """The model with adapters inside, which are gone afterwards, or the model itself, all of it to be trained."""
+    before = [parameter.requires_grad for parameter in model.parameters()]
+    parameters = list(model.parameters())
+    set_seed(recipe.seed)
+    learner: Any = model.requires_grad_(True) if recipe.lora is None else _with_adapters(model, recipe.lora)
+    try:
+        yield learner
+    finally:
+        if recipe.lora is not None:
+            learner.unload()
+        for parameter, wanted in zip(parameters, before, strict=True):
+            parameter.requires_grad_(wanted)
+        model.eval()
+
+
+def _with_adapters(model: PreTrainedModel, lora: Lora) -> Any:
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    config = LoraConfig(
+        task_type=TaskType.CAUSAL_LM,
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=ALL_LINEAR if lora.targets == ALL_LINEAR else lora.modules,
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of peft about transformers
+            adapted = get_peft_model(model, config)
+    except ValueError as error:
+        raise InputError(f"lora targets {lora.targets!r}: {error}") from error
+    adapted.peft_config["default"].base_model_name_or_path = None  # or every checkpoint looks it up on the hub
+    return adapted

@@ -1,0 +1,81 @@
+"""What a run tells while it goes: a line of a log now and then, and a call after every step."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from winnow.errors import InputError
+from winnow.learn.saving import Result
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is. step of steps; tokens: read so far; loss: of the last log line, None before it."""
+
+    step: int
+    steps: int
+    tokens: int
+    loss: float | None
+
+
+class Watch(TrainerCallback):
+    """Writes `log`, a line of JSON per logging step, and calls `progress`.
+
+    lines: what was logged, earlier parts of a resumed run included: step, tokens, loss (nats per supervised token, the
+    mean since the line before), learning_rate, grad_norm, s (seconds of this part of the run).
+    Raises InputError in the middle of a run where the loss is no number any more.
+    """
+
+    def __init__(self, log: Path, progress: Callable[[Progress], None]) -> None:
+        self.log, self.progress = log, progress
+        self.lines: list[dict[str, Any]] = []
+        self._begin = time.monotonic()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        self._begin = time.monotonic()
+        if state.global_step and self.log.is_file():
+            lines = [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
+            self.lines = [line for line in lines if line["step"] <= state.global_step]
+        if state.is_world_process_zero:
+            self.log.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        if state.global_step == state.max_steps:
+            control.should_log = True
+        self.progress(self._progress(state))
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **others: Any,
+    ) -> None:
+        if logs is None or "loss" not in logs:
+            return
+        if not math.isfinite(logs["loss"]):
+            raise InputError(f"the loss is {logs['loss']} at step {state.global_step}; use a smaller learning rate")
+        line: dict[str, Any] = {"step": state.global_step, "tokens": state.num_input_tokens_seen}
+        line |= {name: logs[name] for name in ("loss", "learning_rate", "grad_norm") if name in logs}
+        self.lines.append({**line, "s": round(time.monotonic() - self._begin, 2)})
+        if state.is_world_process_zero:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(self.lines[-1]) + "\n")
+
+    def result(self, state: TrainerState, seconds: float) -> Result:
+        """What the run came to."""
+        first, last = self.lines[0]["loss"], self.lines[-1]["loss"]
+        return Result(state.global_step, state.num_input_tokens_seen, first, last, seconds)
+
+    def _progress(self, state: TrainerState) -> Progress:
+        loss = self.lines[-1]["loss"] if self.lines else None
+        return Progress(state.global_step, state.max_steps, state.num_input_tokens_seen, loss)

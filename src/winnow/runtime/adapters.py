@@ -1,0 +1,148 @@
+"""What was trained under a plan: adapters and whole models, and the `winnow.json` that says what they are for."""
+
+import hashlib
+import json
+import warnings
+from dataclasses import dataclass
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
+
+from winnow.errors import MissingExtraError, ModelError, PlanError
+from winnow.plan import Plan
+from winnow.policies.base import ModelShape
+
+METADATA = "winnow.json"
+ADAPTER = "adapter_config.json"
+SAMPLE = 256  # values of each parameter that a fingerprint looks at
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a model or adapter was trained for; plan None: nothing is known, so nothing is refused."""
+
+    name: str
+    plan: Plan | None = None
+
+    def check(self, plan: Plan, shape: ModelShape) -> None:
+        """Raise PlanError where a plan computes the prompt otherwise than in training.
+
+        What was trained at full depth is like any other model: it takes every plan.
+        """
+        if self.plan is None or self.plan.is_full:
+            return
+        if plan.compute.resolved(shape) != self.plan.compute.resolved(shape):
+            raise PlanError(
+                f"{self.name} was trained for {self.plan}, and the plan is {plan}; use the plan it was trained for, or "
+                "train another for this one"
+            )
+
+
+def fingerprint(model: PreTrainedModel) -> str:
+    """The SHA-256 of a model's parameters: of all names and shapes, and of `SAMPLE` values of each.
+
+    Values are rounded to bfloat16 first, so a checkpoint has the same fingerprint in bfloat16 as in float32.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        values = parameter.detach().flatten()
+        index = torch.linspace(0, len(values) - 1, min(SAMPLE, len(values)), dtype=torch.float64).long()
+        sample = values[index.to(values.device)].cpu().bfloat16().float()
+        digest.update(f"{name} {tuple(parameter.shape)}\n".encode() + sample.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def trained_in(directory: Path) -> Trained | None:
+    """What the `winnow.json` of a model's or adapter's directory says, None where there is none.
+
+    Raises ModelError where the file is damaged.
+    """
+    record = read_metadata(directory)
+    return None if record is None else Trained(directory.name, Plan.parse(record["plan"]))
+
+
+def read_metadata(directory: Path) -> dict[str, Any] | None:
+    """The record that training left in a directory, None where there is none. Raises ModelError if it is damaged."""
+    path = directory / METADATA
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        Plan.parse(record["plan"])
+        complete = all(isinstance(record["base"][key], str) for key in ("name", "fingerprint"))
+    except (OSError, ValueError, LookupError, TypeError, PlanError) as error:
+        raise ModelError(f"{path} is damaged ({error}); download it again, or train again") from error
+    if not complete:
+        raise ModelError(f"{path} is damaged (base needs a name and a fingerprint); download it again, or train again")
+    return dict(record)
+
+
+def find_adapter(source: str | Path) -> Path:
+    """The directory of an adapter: a local one, a bundled one by its name, or a hub id, which is downloaded.
+
+    Raises ModelError where there is no adapter, MissingExtraError where peft is not installed.
+    """
+    need_train_extra()
+    bundled = Path(str(resources.files("winnow"))) / "assets" / source
+    place = next((path for path in (Path(source), bundled) if path.is_dir()), None)
+    if place is None and (Path(source).is_absolute() or str(source).startswith(".") or str(source).count("/") > 1):
+        raise ModelError(f"{source} is not a directory; give an adapter's directory, a bundled name, or a hub id")
+    if place is None:
+        try:
+            place = Path(snapshot_download(str(source), allow_patterns=["adapter_*", METADATA]))
+        except (HfHubHTTPError, HFValidationError, OSError) as error:
+            raise ModelError(
+                f"{source} is neither a directory nor an adapter that can be downloaded: {_first(error)}"
+            ) from error
+    if not (place / ADAPTER).is_file():
+        raise ModelError(f"{source} holds no adapter: there is no {ADAPTER} in it")
+    return place
+
+
+def load_adapter(model: PreTrainedModel, directory: Path) -> Trained:
+    """Merge the adapter in `directory` into `model`, in place; sums are rounded once, to the model's dtype.
+
+    Raises ModelError where it is damaged, cannot be merged, or was trained on another model.
+    """
+    record = read_metadata(directory)
+    if record is not None and record["base"]["fingerprint"] != fingerprint(model):
+        raise ModelError(
+            f"the adapter {directory.name} was trained on {record['base']['name']}, and this model, "
+            f"{model.config.name_or_path or type(model).__name__}, has other weights; load it with its own"
+        )
+    from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    try:
+        weights = load_peft_weights(str(directory), device="cpu")
+        if PeftConfig.from_pretrained(str(directory)).is_prompt_learning:
+            raise ModelError(f"the adapter {directory.name} is a learnt prompt, which cannot be merged; train LoRA")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of peft about transformers
+            adapted = PeftModel.from_pretrained(model, str(directory))
+    except (SafetensorError, OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
+        raise ModelError(f"{directory}: the adapter cannot be loaded into this model: {_first(error)}") from error
+    if missing := get_peft_model_state_dict(adapted, save_embedding_layers=False).keys() - weights.keys():
+        adapted.unload()
+        raise ModelError(f"{directory}: the adapter lacks {len(missing)} tensors, such as {min(missing)}")
+    adapted.merge_and_unload()
+    return trained_in(directory) or Trained(directory.name)
+
+
+def need_train_extra() -> None:
+    """Raise MissingExtraError where peft or accelerate is not installed."""
+    if missing := [name for name in ("accelerate", "peft") if find_spec(name) is None]:
+        raise MissingExtraError(
+            f"training and adapters need {' and '.join(missing)}; install them with: pip install 'winnow-llm[train]'"
+        )
+
+
+def _first(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]

@@ -1,0 +1,172 @@
+"""Adapters and what they were trained for: fingerprints, merging, and refusals."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import LlamaForCausalLM
+
+from tiny import save_tiny_model, tiny_model
+from winnow import LLM
+from winnow.errors import MissingExtraError, ModelError, PlanError
+from winnow.runtime import adapters
+from winnow.runtime.adapters import fingerprint
+
+IDS = [5, 40, 7, 99, 13]
+PLAN = "speed(cutoff=1, anchors='bos', decode_from='last:2', self_only=False)"
+
+
+def save_adapter(directory: Path, plan: str | None = None) -> Path:
+    """A plain PEFT adapter of random weights, and what Winnow says about it if a plan is given."""
+    adapted = get_peft_model(tiny_model(), LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
+    torch.manual_seed(3)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            parameter.data.normal_(std=0.1)
+    adapted.save_pretrained(directory, save_embedding_layers=False)
+    if plan is not None:
+        base = {"name": "tiny", "fingerprint": fingerprint(tiny_model())}
+        (directory / "winnow.json").write_text(json.dumps({"plan": plan, "base": base}), encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_adapter(tmp_path_factory.mktemp("adapters") / "plain")
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_adapter(tmp_path_factory.mktemp("adapters") / "shallow", PLAN)
+
+
+def other_model() -> LlamaForCausalLM:
+    model = tiny_model()
+    model.model.layers[1].mlp.up_proj.weight.data += 0.1
+    return model
+
+
+def test_a_fingerprint_is_of_the_weights_and_not_of_their_dtype() -> None:
+    assert fingerprint(tiny_model()) == fingerprint(tiny_model().bfloat16())
+    assert fingerprint(tiny_model()) != fingerprint(other_model())
+
+
+def test_an_adapter_without_a_plan_takes_every_plan(plain: Path) -> None:
+    llm = LLM(tiny_model(), adapter=plain)
+    assert str(llm.plan) == "full"
+    with torch.inference_mode():
+        expected = PeftModel.from_pretrained(tiny_model(), str(plain))(torch.tensor([IDS])).logits[0]
+    torch.testing.assert_close(llm.logits(IDS), expected, rtol=0, atol=1e-4)
+    assert (LLM(tiny_model()).logits(IDS) - expected).abs().max() > 0.1
+    llm.logits(IDS, decode_from=3, plan="speed(cutoff=1)")
+
+
+def test_sums_are_rounded_once(plain: Path) -> None:
+    merged, exact = (
+        LLM(model, adapter=plain).model.model.layers[0].mlp.up_proj.weight
+        for model in (tiny_model().bfloat16(), tiny_model().bfloat16().float())
+    )
+    assert merged.dtype == torch.bfloat16
+    assert torch.equal(merged, exact.bfloat16())
+
+
+def test_an_adapter_brings_its_plan(shallow: Path) -> None:
+    llm = LLM(tiny_model(), adapter=shallow)
+    assert str(llm.plan) == PLAN
+    own = llm.logits(IDS, decode_from=4)
+    # The same computation by another name, and other verbs, are no other plan.
+    for plan in ("speed(cutoff=0.5, decode_from='last:2')", "speed(1, decode_from='last:2')"):
+        assert torch.equal(llm.logits(IDS, decode_from=4, plan=plan), own)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    ["full", "lazyllm", "speed(cutoff=2, decode_from='last:2')", "speed(cutoff=1)", "speed(1, 'none', 'last:2')"],
+)
+def test_another_way_to_compute_the_prompt_is_refused(plan: str, shallow: Path) -> None:
+    llm = LLM(tiny_model(), adapter=shallow)
+    for call in (
+        lambda: llm.check([IDS], plan=plan),
+        lambda: llm.generate([IDS], plan=plan),
+        lambda: llm.logits(IDS, decode_from=4, plan=plan),
+        lambda: LLM(tiny_model(), adapter=shallow, plan=plan),
+    ):
+        with pytest.raises(
+            PlanError, match=r"shallow was trained for speed\(cutoff=1.*use the plan it was trained for"
+        ):
+            call()
+
+
+def test_an_adapter_for_another_model_is_refused(shallow: Path) -> None:
+    with pytest.raises(ModelError, match="shallow was trained on tiny, and this model, LlamaForCausalLM, has other"):
+        LLM(other_model(), adapter=shallow)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:200])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: (path / "winnow.json").write_text("{"), r"winnow\.json is damaged"),
+        (lambda path: (path / "winnow.json").write_text("{}"), r"winnow\.json is damaged"),
+        (lambda path: (path / "winnow.json").write_text('{"plan": "fast", "base": {}}'), r"winnow\.json is damaged"),
+        (lambda path: (path / "adapter_config.json").unlink(), r"holds no adapter: there is no adapter_config\.json"),
+        (lambda path: (path / "adapter_config.json").write_text("{}"), "cannot be loaded into this model"),
+        (lambda path: _cut(path / "adapter_model.safetensors"), "cannot be loaded into this model"),
+        (lambda path: (path / "adapter_model.safetensors").unlink(), "cannot be loaded into this model"),
+    ],
+)
+def test_a_damaged_adapter_is_refused(
+    damage: Callable[[Path], Any], message: str, shallow: Path, tmp_path: Path
+) -> None:
+    damage(Path(shutil.copytree(shallow, tmp_path / "adapter")))
+    with pytest.raises(ModelError, match=message):
+        LLM(tiny_model(), adapter=tmp_path / "adapter")
+
+
+def test_an_adapter_that_lacks_tensors_is_refused_and_leaves_the_model_whole(plain: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = Path(shutil.copytree(plain, tmp_path / "adapter")) / "adapter_model.safetensors"
+    tensors = load_file(path)
+    tensors.pop(min(tensors))
+    save_file(tensors, path)
+    model = tiny_model()
+    with pytest.raises(ModelError, match="lacks 1 tensors, such as"):
+        LLM(model, adapter=tmp_path / "adapter")
+    assert torch.equal(LLM(model).logits(IDS), LLM(tiny_model()).logits(IDS))
+
+
+@pytest.mark.parametrize("source", ["./nowhere", "a/b/c"])
+def test_a_missing_adapter_is_refused(source: str) -> None:
+    with pytest.raises(ModelError, match="is not a directory; give an adapter's directory"):
+        LLM(tiny_model(), adapter=source)
+
+
+def test_adapters_need_an_extra(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapters, "find_spec", lambda name: None if name == "peft" else object())
+    with pytest.raises(MissingExtraError, match=r"need peft; install .* pip install 'winnow-llm\[train\]'"):
+        LLM(tiny_model(), adapter=plain)
+
+
+def test_a_trained_model_directory_is_checked_too(tmp_path: Path) -> None:
+    directory = save_tiny_model(tmp_path / "shallow")
+    record = {"plan": PLAN, "base": {"name": "tiny", "fingerprint": "of the model it was made from"}}
+    (directory / "winnow.json").write_text(json.dumps(record), encoding="utf-8")
+    llm = LLM(directory)
+    assert str(llm.plan) == PLAN
+    with pytest.raises(PlanError, match="shallow was trained for"):
+        llm.check([IDS], plan="full")
+
+
+def test_what_was_trained_at_full_depth_takes_every_plan(tmp_path: Path) -> None:
+    llm = LLM(tiny_model(), adapter=save_adapter(tmp_path / "full", "full"))
+    llm.check([IDS], plan="speed(cutoff=1)")
+    assert str(llm.plan) == "full"
