@@ -10,7 +10,7 @@ from winnow.policies.compute.speed import Speed
 
 LAYERS = 8  # of needle
 CUTOFFS = (4, 5, 6, 7)  # L/2, 5L/8, 3L/4, 7L/8
-LOWER = (1, 2, 3)  # besides, where nothing is trained: to see where it breaks
+LOWER = (1, 2, 3)  # besides, not trained and with LoRA, to see where it breaks
 Training = Literal["post hoc", "lora", "full"]
 
 LORA = Recipe(learning_rate=1e-3, batch=1, accumulate=4, log_every=1, save_every=20, lora=Lora(rank=16, alpha=32))
@@ -53,6 +53,7 @@ def arms() -> list[Arm]:
     trained: tuple[Training, ...] = ("lora", "full")
     found = [Arm(LAYERS, "bos", training) for training in trained]
     found += [Arm(k, anchors, how) for how in trained for anchors in ("bos", "none") for k in reversed(CUTOFFS)]
+    found += [Arm(k, "bos", "lora") for k in reversed(LOWER)]
     found += [Arm(LAYERS, "bos", "post hoc")]
     found += [Arm(k, anchors, "post hoc") for anchors in ("bos", "none") for k in (*LOWER, *CUTOFFS)]
     return found

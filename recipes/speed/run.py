@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from transformers.utils import logging as transformers_logging
 
 from winnow.bench.accuracy import accuracies
 from winnow.bench.evaluate import environment, evaluate
+from winnow.learn.directory import last_checkpoint
 from winnow.learn.sft import train_speed
+from winnow.runtime.adapters import read_metadata
 from winnow.runtime.llm import LLM
 from winnow.tasks import task
 
@@ -21,9 +24,8 @@ from .arms import Arm
 
 MODEL = "needle"
 TASKS = ("passkey", "number", "kv", "multi_needle", "variables")
-COUNTED = ("rows_computed", "rows_full", "units_read", "units_full", "cache_bytes")
+COUNTED = ("rows_computed", "rows_full", "units_read", "units_full")
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-DONE = "winnow.json"  # has a result once a run has ended
 
 
 def run_arm(arm: Arm, out: Path, length: int, examples: int, threads: int) -> Path:
@@ -46,15 +48,15 @@ def run_arm(arm: Arm, out: Path, length: int, examples: int, threads: int) -> Pa
 def _train(arm: Arm, out: Path) -> dict[str, Any]:
     """What `winnow.json` says of the run."""
     directory = out / "models" / arm.name
-    if (directory / DONE).exists():
-        record = json.loads((directory / DONE).read_text(encoding="utf-8"))
-        if "result" in record:
-            return record
-    checkpoint = any(directory.glob("checkpoint-*"))
+    if (record := read_metadata(directory)) is not None and record["result"]:
+        return record
+    resume = last_checkpoint(directory) is not None
+    if not resume:
+        shutil.rmtree(directory, ignore_errors=True)  # stopped before anything was worth keeping
     llm = LLM(MODEL, dtype=None if arm.training == "lora" else "float32")
     assert llm.tokenizer is not None
     data = out / "train.jsonl"
-    report = train_speed(llm.model, llm.tokenizer, data, directory, arm.policy, arm.recipe, resume=checkpoint)
+    report = train_speed(llm.model, llm.tokenizer, data, directory, arm.policy, arm.recipe, resume=resume)
     return report.record
 
 
@@ -68,9 +70,7 @@ def _measure(arm: Arm, out: Path, length: int, examples: int) -> dict[str, Any]:
     records = list(evaluate(llm, [arm.plan], [task(name) for name in TASKS], [length], examples, depths=DEPTHS))
     found = accuracies(records, DEPTHS)
     costs = [asdict(record.stats) for record in records]
-    totals = {
-        key: sum(each[key] for each in costs) for key in ("rows_computed", "rows_full", "units_read", "units_full")
-    }
+    totals = {key: sum(each[key] for each in costs) for key in COUNTED}
     return {
         "examples": examples * len(DEPTHS),
         "length": length,

@@ -105,6 +105,11 @@ def test_a_system_turn_that_the_template_adds():
     assert text_of(ids[: system_length(ids, made)]) == "[system]\n\nBe kind."
 
 
+def test_words_of_the_template_itself():
+    made = tokenizer(DEFAULT_SYSTEM.replace("Be kind.", "Do as one asks, in two or three words."))
+    assert text_of(markers(made).user).endswith("[user]\n\n")
+
+
 def test_a_prompt_without_turns():
     assert header_start(ids_of("Once upon a time"), tokenizer(LLAMA)) is None
     assert system_length(ids_of("Once upon a time"), tokenizer(LLAMA)) is None

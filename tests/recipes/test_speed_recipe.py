@@ -36,7 +36,7 @@ def test_data_is_reproducible_and_every_turn_is_answered(out, tmp_path):
 
 def test_the_sweep_is_the_whole_grid():
     made = arms.arms()
-    assert len({arm.name for arm in made}) == len(made) == 2 + 16 + 1 + 14
+    assert len({arm.name for arm in made}) == len(made) == 2 + 16 + 3 + 1 + 14
     grid = {(arm.cutoff, arm.anchors, arm.training) for arm in made}
     for training in ("post hoc", "lora", "full"):
         assert {(k, anchors, training) for k in (4, 5, 6, 7) for anchors in ("bos", "none")} <= grid

@@ -86,7 +86,7 @@ def test_an_adapter_brings_its_plan(shallow: Path) -> None:
 
 @pytest.mark.parametrize(
     "plan",
-    ["full", "lazyllm", "speed(cutoff=2, decode_from='last:2')", "speed(cutoff=1)", "speed(1, 'none', 'last:2')"],
+    ["lazyllm", "speed(cutoff=2, decode_from='last:2')", "speed(cutoff=1)", "speed(1, 'none', 'last:2')"],
 )
 def test_another_way_to_compute_the_prompt_is_refused(plan: str, shallow: Path) -> None:
     llm = LLM(tiny_model(), adapter=shallow)
@@ -163,7 +163,26 @@ def test_a_trained_model_directory_is_checked_too(tmp_path: Path) -> None:
     llm = LLM(directory)
     assert str(llm.plan) == PLAN
     with pytest.raises(PlanError, match="shallow was trained for"):
-        llm.check([IDS], plan="full")
+        llm.check([IDS], plan="lazyllm")
+    llm.check([IDS], plan="full")  # what plans are compared with
+
+
+def test_a_trained_model_on_the_hub_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "winnow.json").write_text(json.dumps({"plan": PLAN, "base": {"name": "tiny", "fingerprint": ""}}))
+    asked: list[str] = []
+
+    def download(source: str, name: str) -> str:
+        asked.append(source)
+        if source == "someone/plain":
+            raise adapters.EntryNotFoundError("no such file")
+        return str(tmp_path / name)
+
+    monkeypatch.setattr(adapters, "hf_hub_download", download)
+    found = adapters.trained_in("someone/shallow")
+    assert found is not None
+    assert (found.name, str(found.plan)) == ("shallow", PLAN)
+    assert adapters.trained_in("someone/plain") is None
+    assert asked == ["someone/shallow", "someone/plain"]
 
 
 def test_what_was_trained_at_full_depth_takes_every_plan(tmp_path: Path) -> None:

@@ -66,11 +66,12 @@ def fill(decoder: Decoder, states: Sequence[State], stock: DynamicCache, length:
     for layer in range(shape.layers):
         stock.update(keys[None], values[None], layer)
     for state in states:
-        held = state.plan.compute.prompt_units(shape, length, tuple(state.deep.tolist()))
+        held = state.plan.compute.prompt_units(decoder.shape, length, state.deep)
+        known = {len(each): each for each in (state.deep.positions, state.deep.anchors)}
         for layer, cache in enumerate(state.caches):
             if any(cache is other for other in state.caches[:layer]):
                 continue
-            places = state.deep if held[layer] == len(state.deep) else torch.arange(length, device=device)
+            places = torch.tensor(known.get(held[layer], range(length)), dtype=torch.int64, device=device)
             for positions in places[cache.length :].split(CHUNK):  # the first token's units may be there
                 cache.append(keys[:, positions], values[:, positions], positions)
                 state.plan.keep.evict(cache, shape.windows[layer])

@@ -21,7 +21,6 @@ from winnow.tasks.loops import loops
 
 Depths = Sequence[float | None]
 Progress = Callable[[int], None]
-WARM_UP = 64  # prompt tokens of the run before the measured ones, which pays for compilation and first touches
 
 
 def silent(tokens: int) -> None:
@@ -128,7 +127,7 @@ def answer(
     for turn, case in enumerate(cases):
         if turn == 0:
             for plan in plans:
-                llm.generate([case.ids[:WARM_UP]], SamplingParams(max_tokens=2, ignore_eos=True), plan=plan)
+                llm.generate([case.ids], SamplingParams(max_tokens=2, ignore_eos=True), plan=plan)
         shift = turn % len(plans)
         for plan in [*plans[shift:], *plans[:shift]]:
             yield _answer(llm, plan, case, seed, progress)

@@ -61,6 +61,7 @@ def sweep(
     data: options.Data = None,
     haystack: options.Haystack = None,
     model: options.Model = "needle",
+    adapter: options.Adapter = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -76,7 +77,7 @@ def sweep(
     if plot is None:
         refuse("is about --plot only", {"--against": against})
     tasks, lengths = make_tasks(task or options.TASKS, data, haystack), list(dict.fromkeys(length or options.LENGTHS))
-    llm = load_model(model, device, dtype, threads, prefill_chunk)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
     arms, count = arms_of(plans, seeds), examples or options.EXAMPLES
     answers = count * len(tasks) * len(lengths) * arms
     runs: list[Run] = []
@@ -95,7 +96,7 @@ def sweep(
         sweep_tables(rows, model),
         (lambda path: plot_sweep(path, rows, against or Against.ttft)) if rows else None,
     )
-    deliver(found, {**environment(llm, model), "seed": seed}, as_json, out, plot)
+    deliver(found, {**environment(llm, model), "adapter": adapter, "seed": seed}, as_json, out, plot)
 
 
 @app.command()

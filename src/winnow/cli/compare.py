@@ -67,6 +67,7 @@ def compare(
     data: options.Data = None,
     haystack: options.Haystack = None,
     model: options.Model = "needle",
+    adapter: options.Adapter = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -86,7 +87,7 @@ def compare(
         refuse("about tasks, not about --file", {**about_tasks, "--data": data, "--haystack": haystack})
     text = None if file is None else read_prompt(None, file, question)
     tasks = make_tasks(task or options.TASKS, data, haystack) if text is None else []
-    llm = load_model(model, device, dtype, threads, prefill_chunk)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
     ids = [] if text is None else prompt_ids(llm, text, chat)
     lengths = list(dict.fromkeys(length or options.LENGTHS)) if text is None else [len(ids)]
     examples = examples or options.EXAMPLES
@@ -104,7 +105,7 @@ def compare(
         if text is not None:
             _add_fidelity(llm, report, ids)
         report.complete = True
-    _deliver(report, {**environment(llm, model), "seed": seed}, as_json, out, plot)
+    _deliver(report, {**environment(llm, model), "adapter": adapter, "seed": seed}, as_json, out, plot)
     if not report.complete:
         print("interrupted; this is what was finished", file=sys.stderr)
         raise typer.Exit(130)

@@ -39,6 +39,7 @@ class ModelShape:
     mlp: int  # width of the MLP; of a mixture, of the experts that a token goes through
     vocab: int
     windows: tuple[int | None, ...]  # per layer: the sliding window in tokens, None for full attention
+    rotations: tuple[str | None, ...]  # per layer: the kind of its rotation; equal where keys are rotated alike
     max_positions: int
     element_bytes: int
 
@@ -154,6 +155,31 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
+class Deep:
+    """The prompt tokens that go on wherever the others stop: positions of anchors, and all from `start` on.
+
+    start: where the decode phase begins, above all anchors; `prompt`, its length, where there are none.
+    """
+
+    anchors: tuple[int, ...]
+    start: int
+    prompt: int
+
+    @classmethod
+    def none(cls, prompt: int) -> "Deep":
+        """No token of a prompt is named."""
+        return cls((), prompt, prompt)
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """All of them, ascending."""
+        return (*self.anchors, *range(self.start, self.prompt))
+
+    def __len__(self) -> int:
+        return len(self.anchors) + self.prompt - self.start
+
+
+@dataclasses.dataclass(frozen=True)
 class Projection:
     """Units that a layer gets from the hidden states with which rows entered an earlier one, past the layers between.
 
@@ -229,17 +255,17 @@ class ComputePolicy(Policy):
         """Index of the prompt tokens that the model gets to see at all, ascending; their positions are renumbered."""
         return list(range(len(ids)))
 
-    def deep(self, ids: list[int], scorer: "Scorer") -> list[int]:
-        """Positions of the prompt tokens, as shortened, that go on wherever others stop; ascending. See `Entrance`.
+    def deep(self, ids: list[int], scorer: "Scorer") -> Deep:
+        """The tokens of a prompt, as shortened, that go on wherever others stop; see `Entrance.deep`.
 
         Raises InputError where the prompt does not have them.
         """
-        return []
+        return Deep.none(len(ids))
 
     def stops_at(self, shape: ModelShape) -> int | None:
         """The layer at which all prompt tokens stop that are not `deep`, if there is one such layer.
 
-        The first token's units from there on may then come from another text: it sees only itself.
+        From there on the units of an anchor at position 0 may come from another text: it sees only itself.
         """
         return None
 
@@ -248,14 +274,17 @@ class ComputePolicy(Policy):
         return {}
 
     def transient(self, shape: ModelShape) -> Collection[int]:
-        """Layers in which a row sees what they hold and itself, and leaves no unit; the first token's row does."""
+        """Layers in which a row of the decode phase sees what they hold and itself, and leaves no unit."""
         return ()
 
-    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Sequence[int] = ()) -> list[int]:
-        """Per layer, how many of `prompt` prompt tokens, as shortened, are computed in prefill; a closed formula."""
+    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
+        """Per layer, how many of `prompt` prompt tokens, as shortened, are computed in prefill; a closed formula.
+
+        deep: what `deep` says of the prompt; None: it names no token.
+        """
         return [prompt] * shape.layers
 
-    def prompt_units(self, shape: ModelShape, prompt: int, deep: Sequence[int] = ()) -> list[int]:
+    def prompt_units(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
         """Per layer, of how many prompt tokens it holds units after prefill, if nothing is evicted."""
         return self.prompt_rows(shape, prompt, deep)
 

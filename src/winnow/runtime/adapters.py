@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
@@ -34,9 +34,10 @@ class Trained:
     def check(self, plan: Plan, shape: ModelShape) -> None:
         """Raise PlanError where a plan computes the prompt otherwise than in training.
 
-        What was trained at full depth is like any other model: it takes every plan.
+        Full attention is not refused: it is what plans are compared with. What was trained at full depth is like any
+        other model: it takes every plan.
         """
-        if self.plan is None or self.plan.is_full:
+        if self.plan is None or self.plan.is_full or plan.compute.identity:
             return
         if plan.compute.resolved(shape) != self.plan.compute.resolved(shape):
             raise PlanError(
@@ -59,13 +60,19 @@ def fingerprint(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def trained_in(directory: Path) -> Trained | None:
-    """What the `winnow.json` of a model's or adapter's directory says, None where there is none.
+def trained_in(source: str | Path) -> Trained | None:
+    """What the `winnow.json` of a model or adapter says, None where there is none. source: a directory or a hub id.
 
     Raises ModelError where the file is damaged.
     """
+    directory = Path(source)
+    if not directory.is_dir():
+        try:
+            directory = Path(hf_hub_download(str(source), METADATA)).parent
+        except (EntryNotFoundError, HFValidationError):  # none on the hub, or none in the cache while offline
+            return None
     record = read_metadata(directory)
-    return None if record is None else Trained(directory.name, Plan.parse(record["plan"]))
+    return None if record is None else Trained(Path(source).name, Plan.parse(record["plan"]))
 
 
 def read_metadata(directory: Path) -> dict[str, Any] | None:

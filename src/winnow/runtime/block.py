@@ -95,7 +95,8 @@ class Block:
         if given is None or not given.all_rows:
             cache.append(k[:, rows], v[:, rows], part.positions, part.first if part.consecutive else None)
         spans = plan.keep.spans(cache, part.rows, part.first, part.positions, window)
-        alone = part.rows - (part.first == 0) if transient else 0
+        # The anchor at position 0 is a row only where its units were not there.
+        alone = part.rows - (part.first == 0 and 0 in sequence.deep.anchors) if transient else 0
         if transient:
             spans = _each_alone(cache, alone, window)
         read = plan.read.spans(cache, spans) if part.decode else spans

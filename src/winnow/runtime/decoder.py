@@ -41,13 +41,13 @@ class Decoder:
         self.config: Any = model.config
         self.rotary = Rotary(model)
         self.layers = list(model.model.layers)[: self.config.num_hidden_layers]
+        self.rope_kinds = tuple(self._rope_kind(layer) for layer in range(len(self.layers)))
         self.shape = self._shape()
         self._identity = self.rotary.identity()
         self._linears = fast_linears(model)
         compile_kernels(model.device)
-        self._derived: dict[Any, Any] = {}
+        self.derived: dict[Any, Any] = {}  # what is computed from the weights once; see `refresh`
         self._derived_from: object = None
-        self.rope_kinds = tuple(self._rope_kind(layer) for layer in range(len(self.layers)))
 
     @property
     def device(self) -> torch.device:
@@ -57,12 +57,18 @@ class Decoder:
     def dtype(self) -> torch.dtype:
         return self.model.dtype
 
-    def derived(self) -> dict[Any, Any]:
-        """A place for what is computed from the weights once; empty again after any of them has changed."""
-        weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.model.parameters()]
-        if weights != self._derived_from:
-            self._derived_from, self._derived = weights, {}
-        return self._derived
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Forget what was computed from weights that have changed since; called when a sequence is admitted.
+
+        A change is one of the memory, of the count of in-place writes, or of the middle value of any parameter: an
+        adapter that is merged writes past that count.
+        """
+        parameters = list(self.model.parameters())
+        middles = torch.stack([p.flatten()[p.numel() // 2].float() for p in parameters]).tolist()
+        places = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
+        if (weights := (middles, places)) != self._derived_from:
+            self._derived_from, self.derived = weights, {}
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows] token ids -> [1, rows, hidden]."""
@@ -113,6 +119,7 @@ class Decoder:
             * getattr(config, "num_experts_per_tok", 1),
             vocab=config.vocab_size,
             windows=tuple(self.family.window(config, layer) for layer in range(len(self.layers))),
+            rotations=self.rope_kinds,
             max_positions=self.rotary.max_positions,
             element_bytes=self.model.dtype.itemsize,
         )

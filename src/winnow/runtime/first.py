@@ -9,16 +9,17 @@ from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence, new_sequence
 from winnow.runtime.step import Step
 
+MOST = 64  # tokens and frequencies remembered; texts of a model mostly begin with the same token
 Units = list[tuple[torch.Tensor, torch.Tensor]]  # per layer: keys, values [kv_heads, 1, head_dim]
 
 
 def plant(decoder: Decoder, state: Sequence, token: int) -> None:
     """Give a new sequence the units of its first token from the layer on at which others stop, if they are to stay.
 
-    They are computed once per model and token. A prompt of one token is left alone: its row gives the logits.
+    They are computed once per model and token.
     """
     layer = state.plan.compute.stops_at(state.shape)
-    if layer is None or state.prompt == 1 or not (state.deep == 0).any():
+    if layer is None or 0 not in state.deep.anchors:
         return
     place = torch.zeros(1, dtype=torch.int64, device=decoder.device)
     units = _units(decoder, state.frequencies, token)
@@ -28,8 +29,11 @@ def plant(decoder: Decoder, state: Sequence, token: int) -> None:
 
 
 def _units(decoder: Decoder, frequencies: Frequencies, token: int) -> Units:
-    known, key = decoder.derived(), ("first", id(frequencies), token)
+    known = decoder.derived.setdefault("first token", {})
+    key = (id(frequencies), token)
     if key not in known:
+        if len(known) == MOST:
+            known.clear()
         # With the frequencies, so that no others get their id.
         known[key] = (frequencies, _computed(decoder, frequencies, token))
     return known[key][1]

@@ -70,7 +70,7 @@ class LLM:
         elif isinstance(model, (str, Path)):
             self.model, found = load(model, device=parse_device(device), dtype=kind)
             self.tokenizer = tokenizer or found
-            self.trained = None if model in BUNDLED else trained_in(Path(model))
+            self.trained = None if model in BUNDLED else trained_in(model)
         else:
             raise ModelError(f"a model is a name, a directory or a PreTrainedModel, not a {type(model).__name__}")
         if found_adapter is not None:

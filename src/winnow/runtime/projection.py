@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from winnow.errors import UnsupportedModelError
 from winnow.policies.base import Projection
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.segment import Segment
@@ -43,7 +44,6 @@ def leave_units(decoder: Decoder, segment: Segment, hidden: Tensor, stops: Tenso
     sequence = segment.sequence
     if not sequence.projections:
         return
-    derived = decoder.derived()
     for layer, projection in sequence.projections.items():
         if projection.holder != layer or (stops is None and not projection.all_rows):
             continue
@@ -51,7 +51,7 @@ def leave_units(decoder: Decoder, segment: Segment, hidden: Tensor, stops: Tenso
         rows, positions = hidden[which], segment.positions[which]
         if not len(rows):
             continue
-        keys, values = heads_of(decoder, projection, derived).units(rows)
+        keys, values = heads_of(decoder, projection).units(rows)
         kind = decoder.rope_kinds[layer]
         if kind is not NOT_ROTATED:
             tables = decoder.rotary.tables(sequence.frequencies, positions)[kind]
@@ -63,16 +63,16 @@ def leave_units(decoder: Decoder, segment: Segment, hidden: Tensor, stops: Tenso
             sequence.plan.keep.evict(cache, sequence.window(decoder.shape.windows[layer]))
 
 
-def heads_of(decoder: Decoder, projection: Projection, derived: dict[Any, Any]) -> Heads:
-    """The modules of a projection; those of several teachers are averaged once and kept in `derived`."""
+def heads_of(decoder: Decoder, projection: Projection) -> Heads:
+    """The modules of a projection; those of several teachers are averaged once per model."""
     norm = getattr(decoder.layers[projection.norm], "input_layernorm", None)
     teachers = [_parts(decoder, layer) for layer in projection.teachers]
     if len(teachers) == 1:
         return Heads(norm, *teachers[0], decoder.shape.head_dim)
     key = ("mean", projection.teachers)
-    if key not in derived:
-        derived[key] = tuple(_mean(parts) for parts in zip(*teachers, strict=True))
-    keys, values, key_norm = derived[key]
+    if key not in decoder.derived:
+        decoder.derived[key] = tuple(_mean(parts) for parts in zip(*teachers, strict=True))
+    keys, values, key_norm = decoder.derived[key]
     return Heads(norm, keys, values, key_norm, decoder.shape.head_dim)
 
 
@@ -81,14 +81,18 @@ def _parts(decoder: Decoder, layer: int) -> tuple[Any, Any, Any]:
     attention = decoder.layers[layer].self_attn
     if not hasattr(attention, "qkv_proj"):
         return attention.k_proj, attention.v_proj, getattr(attention, "k_norm", None)
+    if not isinstance(attention.qkv_proj, nn.Linear):
+        raise UnsupportedModelError(f"{type(attention.qkv_proj).__name__} cannot be cut into keys and values")
     width = decoder.shape.kv_heads * decoder.shape.head_dim
     return _slice(attention.qkv_proj, -2 * width, -width), _slice(attention.qkv_proj, -width, None), None
 
 
 def _slice(fused: nn.Linear, start: int, stop: int | None) -> nn.Linear:
     """Some outputs of a linear layer, sharing its memory."""
-    part = nn.Linear(1, 1, bias=False, device="meta")
+    part = nn.Linear(1, 1, bias=fused.bias is not None, device="meta")
     part.weight = nn.Parameter(fused.weight[start:stop], requires_grad=False)
+    if fused.bias is not None:
+        part.bias = nn.Parameter(fused.bias[start:stop], requires_grad=False)
     return part
 
 

@@ -57,8 +57,8 @@ def admit(
     scorer = ModelScorer(decoder, tokenizer, chunk)
     kept = [ids[i] for i in plan.compute.shorten(ids, scorer)]
     deep = plan.compute.deep(kept, scorer)
-    state = new_sequence(
-        decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=tuple(deep)
-    )
+    state = new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep)
+    if state.projections or state.deep.anchors:
+        decoder.refresh()
     plant(decoder, state, kept[0])
     return state, kept

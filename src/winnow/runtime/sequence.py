@@ -10,7 +10,7 @@ from torch import Tensor
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache, Slab
 from winnow.plan import Plan
-from winnow.policies.base import ModelShape, Projection
+from winnow.policies.base import Deep, ModelShape, Projection
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
 from winnow.runtime.rotary import Frequencies
@@ -25,7 +25,8 @@ class Sequence:
 
     prompt: tokens of the prompt that the model sees; omitted: those it does not, because the plan shortened it.
     entrances, signals: the layers that the compute policy names, the second for prefill and for decode.
-    deep: [tokens] positions that the compute policy named at the start; projections, transient: what it says of layers.
+    deep: the prompt tokens that the compute policy named, going: their positions, [tokens].
+    projections, transient: what it says of layers.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
     chunk: rows a step is meant to hold. position: the next token's. aside: per layer where the compute policy chooses,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
@@ -43,7 +44,8 @@ class Sequence:
     stats: Stats
     entrances: Collection[int]
     signals: Mapping[bool, Collection[int]]
-    deep: Tensor
+    deep: Deep
+    going: Tensor
     projections: Mapping[int, Projection]
     transient: Collection[int]
     planted: bool = False
@@ -98,7 +100,7 @@ def new_sequence(
     length: int,
     chunk: int,
     omitted: int = 0,
-    deep: tuple[int, ...] = (),
+    deep: Deep | None = None,
 ) -> Sequence:
     """A sequence with no token yet.
 
@@ -111,6 +113,7 @@ def new_sequence(
     def make(capacity: int) -> Slab:
         return plan.store.slab(shape.kv_heads, capacity, shape.head_dim, dtype, device)
 
+    deep = deep or Deep.none(prompt)
     units = plan.compute.prompt_units(shape, prompt, deep)
     projections = plan.compute.projections(shape)
     rope_length = length if plan.keep.max_distance is None else min(length, plan.keep.max_distance)
@@ -126,7 +129,8 @@ def new_sequence(
         stats=Stats(prompt_tokens=prompt + omitted, rows_full=omitted * shape.layers),
         entrances=frozenset(plan.compute.entrances(shape)),
         signals={decode: frozenset(plan.compute.signals(shape, decode=decode)) for decode in (False, True)},
-        deep=torch.tensor(deep, dtype=torch.int64, device=device),
+        deep=deep,
+        going=torch.tensor(deep.positions, dtype=torch.int64, device=device),
         projections=projections,
         transient=frozenset(plan.compute.transient(shape)),
         omitted=omitted,

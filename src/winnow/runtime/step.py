@@ -86,7 +86,7 @@ class Step:
             decode=segment.decode,
             visible=visible,
             aside=waiting[visible],
-            deep=sequence.deep,
+            deep=sequence.going,
             signals=[signal[visible] for signal in segment.signals],
             revived=segment.revived,
         )

@@ -1,19 +1,52 @@
-"""A cutoff: how many of the first layers compute the prompt, as a count or as a share of the layers."""
+"""A cutoff: how many of the first layers compute the prompt."""
 
 import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
-from winnow.policies.base import ModelShape
-
-
-def cutoff_problem(cutoff: int | float) -> str | None:
-    """What is wrong with a cutoff for any model, or None."""
-    if isinstance(cutoff, int) and cutoff < 1:
-        return f"cutoff={cutoff}: the prompt needs at least one layer; use a count from 1 on, or a share such as 0.75"
-    if isinstance(cutoff, float) and not 0 < cutoff <= 1:
-        return f"cutoff={cutoff} must be a count of layers, or a share above 0.0 and up to 1.0"
-    return None
+from winnow.policies.base import Choice, ComputePolicy, Entrance, ModelShape
 
 
-def cut(cutoff: int | float, shape: ModelShape) -> int:
-    """The count of layers: a share is rounded half up, to one layer at least."""
-    return cutoff if isinstance(cutoff, int) else max(1, math.floor(cutoff * shape.layers + 0.5))
+@dataclass(frozen=True)
+class ShallowPrefill(ComputePolicy):
+    """Prompt tokens stop at layer K, but for those that the policy names when it sees the prompt (`deep`).
+
+    cutoff: K, a count of layers from 1 on, or a share of them above 0.0 and up to 1.0, rounded half up.
+    """
+
+    cutoff: int | float = 0.75
+
+    off: ClassVar = {"cutoff": 1.0}
+
+    def check(self) -> None:
+        count = isinstance(self.cutoff, int)
+        self.require(
+            not count or self.cutoff >= 1,
+            f"cutoff={self.cutoff}: the prompt needs at least one layer; use a count from 1 on, or a share",
+        )
+        self.require(
+            count or 0 < self.cutoff <= 1,
+            f"cutoff={self.cutoff} must be a count of layers, or a share above 0.0 and up to 1.0",
+        )
+
+    def validate(self, shape: ModelShape) -> None:
+        self.require(
+            self.cut(shape) <= shape.layers,
+            f"cutoff={self.cutoff} is above the model's {shape.layers} layers; use 1 to {shape.layers}",
+        )
+
+    def cut(self, shape: ModelShape) -> int:
+        """K: how many layers compute the prompt."""
+        return self.cutoff if isinstance(self.cutoff, int) else max(1, math.floor(self.cutoff * shape.layers + 0.5))
+
+    def resolved(self, shape: ModelShape) -> Self:
+        return replace(self, cutoff=self.cut(shape))
+
+    def entrances(self, shape: ModelShape) -> tuple[int, ...]:
+        """Layer K, unless it is above the last."""
+        return (self.cut(shape),) if self.cut(shape) < shape.layers else ()
+
+    def choose(self, entrance: Entrance) -> Choice | None:
+        if entrance.decode:
+            return None
+        return Choice(entrance.deep[entrance.deep < entrance.known], seen_above=bool(self.projections(entrance.shape)))

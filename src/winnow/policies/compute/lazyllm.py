@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from winnow.policies.base import Choice, ComputePolicy, Entrance, ModelShape
+from winnow.policies.base import Choice, ComputePolicy, Deep, Entrance, ModelShape
 from winnow.policies.compute.schedule import CUMULATIVE, last_layer, preset_layers, rows_per_layer, survivors
 
 
@@ -156,7 +156,7 @@ class LazyLLM(ComputePolicy):
     def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
         return [] if decode and not self.revives else [layer - 1 for layer in self.entrances(shape)]
 
-    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Sequence[int] = ()) -> list[int]:
+    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
         return rows_per_layer(prompt, shape.layers, self.entrances(shape), self._ratios)
 
     def choose(self, entrance: Entrance) -> Choice | None:

@@ -1,21 +1,21 @@
 """SPEED: the prompt stops at layer K; what is decoded goes through all layers, and sees little of the prompt above."""
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.errors import InputError
-from winnow.policies.base import Choice, ComputePolicy, Entrance, ModelShape, Scorer
+from winnow.policies.base import Deep, ModelShape, Scorer
 from winnow.policies.compute.anchors import anchor_positions, anchors_problem
-from winnow.policies.compute.cutoff import cut, cutoff_problem
+from winnow.policies.compute.cutoff import ShallowPrefill
 from winnow.policies.compute.turns import header_start, system_length
 
 _LAST = re.compile(r"last:([1-9]\d*)")
 
 
 @dataclass(frozen=True)
-class Speed(ComputePolicy):
+class Speed(ShallowPrefill):
     """Prompt tokens stop at layer K; the tokens of the answer go through all layers (shallow prefill, deep decode).
 
     cutoff: K, how many of the first layers compute the prompt: a count from 1 on (1 is one layer), or a share of the
@@ -40,18 +40,16 @@ class Speed(ComputePolicy):
     answer is what the authors' published models and training do; the paper's text does not say.
     """
 
-    cutoff: int | float = 0.75
     anchors: str = "bos"
     decode_from: str = "header"
     self_only: bool = False
 
     name = "speed"
     source = "arXiv:2605.06105"
-    off: ClassVar = {"cutoff": 1.0}
     trial: ClassVar = {"cutoff": 2, "decode_from": "last:3"}
 
     def check(self) -> None:
-        self.require(not (problem := cutoff_problem(self.cutoff)), problem or "")
+        super().check()
         self.require(not (problem := anchors_problem(self.anchors)), problem or "")
         self.require(
             self.decode_from == "header" or _LAST.fullmatch(self.decode_from) is not None,
@@ -62,39 +60,21 @@ class Speed(ComputePolicy):
             f"self_only is for anchors='bos' and anchors='none', not {self.anchors!r}",
         )
 
-    def validate(self, shape: ModelShape) -> None:
-        self.require(
-            self.cut(shape) <= shape.layers,
-            f"cutoff={self.cutoff} is above the model's {shape.layers} layers; use 1 to {shape.layers}",
-        )
-
-    def cut(self, shape: ModelShape) -> int:
-        """K: how many layers compute the prompt."""
-        return cut(self.cutoff, shape)
-
-    def resolved(self, shape: ModelShape) -> "Speed":
-        return replace(self, cutoff=self.cut(shape))
-
     @property
     def leaves_gaps(self) -> bool:
-        return self.cutoff != 1.0 or isinstance(self.cutoff, int)
+        return True
 
     def stops_at(self, shape: ModelShape) -> int | None:
-        return self.cut(shape) if self.cut(shape) < shape.layers else None
-
-    def entrances(self, shape: ModelShape) -> tuple[int, ...]:
-        """Layer K, unless it is above the last."""
-        return tuple(layer for layer in (self.stops_at(shape),) if layer is not None)
+        return next(iter(self.entrances(shape)), None)
 
     def transient(self, shape: ModelShape) -> Collection[int]:
         return range(self.cut(shape), shape.layers) if self.self_only else ()
 
-    def deep(self, ids: list[int], scorer: Scorer) -> list[int]:
+    def deep(self, ids: list[int], scorer: Scorer) -> Deep:
         """The anchors and the prompt tokens of the decode phase."""
         start = self.decode_start(ids, scorer)
-        needs_system = "system" in self.anchors
-        system = system_length(ids, scorer.template) if needs_system else None
-        return [*anchor_positions(self.anchors, start, system), *range(start, len(ids))]
+        system = system_length(ids, scorer.template) if "system" in self.anchors else None
+        return Deep(tuple(anchor_positions(self.anchors, start, system)), start, len(ids))
 
     def decode_start(self, ids: list[int], scorer: Scorer) -> int:
         """The position of the first prompt token that belongs to the decode phase."""
@@ -106,16 +86,13 @@ class Speed(ComputePolicy):
             raise InputError(f"decode_from={self.decode_from!r} asks for more tokens than the prompt's {len(ids)}")
         return len(ids) - count
 
-    def choose(self, entrance: Entrance) -> Choice | None:
-        if entrance.decode:
-            return None  # the caches above hold nothing else
-        return Choice(entrance.deep[entrance.deep < entrance.known])
-
-    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Sequence[int] = ()) -> list[int]:
-        """All below K; above, the anchors and the decode phase, without the first token, whose units are there."""
-        upper = len(deep) - (prompt > 1 and 0 in deep)
+    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
+        """All below K; above, the anchors and the decode phase, but for position 0: its units are there."""
+        deep = deep or Deep.none(prompt)
+        upper = len(deep) - (0 in deep.anchors)
         return [prompt if layer < self.cut(shape) else upper for layer in range(shape.layers)]
 
-    def prompt_units(self, shape: ModelShape, prompt: int, deep: Sequence[int] = ()) -> list[int]:
-        held = int(0 in deep) if self.self_only else len(deep)
+    def prompt_units(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
+        deep = deep or Deep.none(prompt)
+        held = len(deep.anchors) if self.self_only else len(deep)
         return [prompt if layer < self.cut(shape) else held for layer in range(shape.layers)]

@@ -1,13 +1,13 @@
 """Static pruning: the first layers rank the prompt once, and what ranks low is gone for good."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from winnow.policies.base import Choice, ComputePolicy, Entrance, ModelShape
+from winnow.policies.base import Choice, ComputePolicy, Deep, Entrance, ModelShape
 from winnow.policies.compute.schedule import rows_per_layer, survivors
 
 
@@ -64,7 +64,7 @@ class StaticPrune(ComputePolicy):
     def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
         return range(self.layers) if self.leaves_gaps and not decode else ()
 
-    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Sequence[int] = ()) -> list[int]:
+    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
         return rows_per_layer(prompt, shape.layers, self.entrances(shape), (self.keep,))
 
     def choose(self, entrance: Entrance) -> Choice | None:

@@ -33,9 +33,10 @@ class SwiftKV(Pop):
 
     def validate(self, shape: ModelShape) -> None:
         super().validate(shape)
-        alike = len({shape.windows[layer] for layer in range(self.cut(shape), shape.layers)}) <= 1
+        kinds = {(shape.windows[layer], shape.rotations[layer]) for layer in range(self.cut(shape), shape.layers)}
         self.require(
-            self.share == 1 or alike, f"share={self.share}: layers with different windows share no cache; use share=1"
+            self.share == 1 or len(kinds) <= 1,
+            f"share={self.share}: layers with different windows or rotations share no cache; use share=1",
         )
 
     def projections(self, shape: ModelShape) -> Mapping[int, Projection]:

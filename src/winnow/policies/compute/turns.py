@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-WORDS = ("one", "two", "three")  # stand in for the messages of a conversation
+WORDS = ("qzx-1", "qzx-2", "qzx-3")  # stand in for the messages of a conversation; no template says them
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from models import CONFIGS, WINDOW, small_model
 from winnow import LLM, SamplingParams
 from winnow.errors import PlanError
 from winnow.policies.base import Projection
+from winnow.policies.compute.pop import Pop
+from winnow.policies.compute.swiftkv import SwiftKV
 from winnow.runtime.forward import decode, prefill
 from winnow.runtime.observer import Observer
 from winnow.runtime.projection import heads_of
@@ -40,7 +42,7 @@ def test_projections_equal_what_the_layers_compute(name, text):
     prefill(llm.decoder, state, text[:7], 64)  # within the shortest window
     for layer in range(LAYERS):
         keys, values, positions = state.caches[layer].live()
-        mine = heads_of(llm.decoder, Projection((layer,), layer, layer, False), {}).units(inputs.rows[layer][0])
+        mine = heads_of(llm.decoder, Projection((layer,), layer, layer, False)).units(inputs.rows[layer][0])
         assert positions.tolist() == list(range(7))
         torch.testing.assert_close(mine[1], values, rtol=0, atol=1e-5)
         # Rotation keeps the length of a pair of numbers; some families scale all keys alike besides.
@@ -149,7 +151,25 @@ def test_forks_share_caches_as_their_origin_does(llm, text):
     assert len(twin.own_caches()) == len(state.own_caches()) == 2
 
 
-def test_layers_with_different_windows_share_no_cache(text):
-    llm = LLM(small_model("gemma2"))
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("keep", ["", " + streaming(sink=2, recent=9)"])
+def test_the_last_layer_alone_is_what_it_would_have_computed(name, keep, text):
+    """Its projections of what enters it are its own units, so nothing changes."""
+    llm = LLM(small_model(name), prefill_chunk=7)
+    expected = llm.logits(text, decode_from=PROMPT, plan=keep.removeprefix(" + ") or "full")
+    for plan in (f"pop(cutoff={LAYERS - 1})", f"swiftkv(cutoff={LAYERS - 1})"):
+        got = llm.logits(text, decode_from=PROMPT, plan=plan + keep)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+
+
+def test_shares_and_counts_of_layers_are_the_same_policy(llm):
+    shape = llm.decoder.shape
+    assert Pop(0.5).resolved(shape) == Pop(2) == Pop(2).resolved(shape)
+    assert SwiftKV(0.75, share=2).resolved(shape) == SwiftKV(3, share=2)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "smollm3"])
+def test_layers_with_different_windows_or_rotations_share_no_cache(name, text):
+    llm = LLM(small_model(name))
     with pytest.raises(PlanError, match="use share=1"):
         llm.generate([text], plan="swiftkv(cutoff=2, share=2)")

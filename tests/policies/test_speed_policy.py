@@ -32,7 +32,7 @@ def llm():
 
 def upper_positions(llm, policy, prompt):
     """The prompt positions that go through all layers."""
-    return policy.deep(prompt, Blind())
+    return policy.deep(prompt, Blind()).positions
 
 
 class Blind:
@@ -201,7 +201,7 @@ def test_rows_units_and_bytes_in_closed_form(llm, text, prompt, policy):
     steps = new - 1
     assert stats.rows_computed == cutoff * others + LAYERS * (anchors + header + steps) - planted
     assert stats.rows_full == LAYERS * (prompt + steps)
-    deep = tuple(upper_positions(llm, policy, text[:prompt]))
+    deep = policy.deep(text[:prompt], Blind())
     assert sum(policy.prompt_rows(shape, prompt, deep)) == stats.rows_computed - LAYERS * steps
     reads = [
         cutoff * (others + anchors + header + t) + (LAYERS - cutoff) * (anchors + header + t)
@@ -240,18 +240,32 @@ def test_the_first_token_is_computed_once(llm, text):
     for layer in range(2, LAYERS):
         for mine, its in zip(first.caches[layer].live()[:2], second.caches[layer].live()[:2], strict=True):
             assert torch.equal(mine[:, 0], its[:, 0])
-    alone = new_sequence(llm.decoder, Plan(compute=policy), PROMPT, len(text), 7, deep=(0, PROMPT - 1))
-    logits = prefill(llm.decoder, alone, text[:PROMPT], 7)
+    alone, logits = in_its_prompt(llm, policy, text)
+    other, _ = in_its_prompt(llm, policy, others)
+    for layer in range(2, LAYERS):
+        for mine, its in zip(alone.caches[layer].live()[:2], other.caches[layer].live()[:2], strict=True):
+            assert torch.equal(mine[:, 0], its[:, 0])
     torch.testing.assert_close(logits, start(llm, policy, text)[1], rtol=0, atol=1e-5)
     assert alone.stats.rows_computed == first.stats.rows_computed + 2
     for layer in range(2, LAYERS):
         torch.testing.assert_close(alone.caches[layer].live()[0], first.caches[layer].live()[0], rtol=0, atol=1e-5)
 
 
-def test_the_first_token_is_computed_again_when_weights_change(llm, text):
+def in_its_prompt(llm, policy, ids):
+    """A sequence whose first token goes through all layers as any other anchor does."""
+    state = new_sequence(
+        llm.decoder, Plan(compute=policy), PROMPT, len(ids), 7, deep=policy.deep(ids[:PROMPT], Blind())
+    )
+    return state, prefill(llm.decoder, state, ids[:PROMPT], 7)
+
+
+@pytest.mark.parametrize("behind_the_count", [False, True])
+def test_the_first_token_is_computed_again_when_weights_change(llm, text, behind_the_count):
+    """Also by a write to `.data`, as adapters are merged, which torch does not count."""
     before = start(llm, Speed(cutoff=2), text)[0]
+    weight = llm.model.model.layers[2].self_attn.v_proj.weight
     with torch.no_grad():
-        llm.model.model.layers[2].self_attn.v_proj.weight.mul_(2)
+        (weight.data if behind_the_count else weight).mul_(2)
     after = start(llm, Speed(cutoff=2), text)[0]
     torch.testing.assert_close(after.caches[2].live()[1][:, 0], 2 * before.caches[2].live()[1][:, 0])
 
@@ -270,6 +284,18 @@ def test_without_lower_layers_the_prompt_does_not_matter(llm, text):
     assert torch.equal(got, llm.logits(other, decode_from=PROMPT, plan=plan))
     other[PROMPT - 3] += 1
     assert not torch.equal(got, llm.logits(other, decode_from=PROMPT, plan=plan))
+
+
+@pytest.mark.parametrize("anchors", ["none", "bos"])
+@pytest.mark.parametrize("prompt", [1, 2, 5])
+@pytest.mark.parametrize("self_only", [False, True])
+def test_a_prompt_that_is_all_decode_phase(llm, text, anchors, prompt, self_only):
+    """Then nothing is an anchor, not even the first token."""
+    policy = Speed(cutoff=2, anchors=anchors, decode_from=f"last:{prompt}", self_only=self_only)
+    assert policy.deep(text[:prompt], Blind()).anchors == ()
+    expected, _ = packed(llm.model, text[:12], policy, 2, tuple(range(prompt)), prompt)
+    got = llm.logits(text[:12], decode_from=prompt, plan=Plan(compute=policy))
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 
 def test_a_ragged_batch_equals_each_alone(llm, text):
@@ -338,6 +364,7 @@ class TestConversations:
         ("speed(decode_from='answer')", "must be 'header'"),
         ("speed(self_only=True, anchors='first:4')", "self_only is for"),
         ("speed(cutoff=2) + streaming", "leaves some out"),
+        ("speed(cutoff=0.99) + streaming(recent=4) + lazyllm", "both say what to compute"),
         ("pop(cutoff=0)", "at least one layer"),
         ("pop(cutoff=5)", "above the model's 4"),
         ("swiftkv(share=0)", "at least 1"),
