@@ -53,39 +53,41 @@ def markdown(records: list[Record]) -> str:
 
 
 def plot(records: list[Record], path: Path) -> None:
-    """Left: the mean over tasks; right: the task that suffers first; a line per way of training and anchor."""
+    """Left: the mean over tasks; right: the task that depends most on K; a line per way of training and anchor."""
     tasks = [each["task"] for each in records[0]["accuracy"]]
-    worst = min(
-        tasks, key=lambda task: min(_score(record, task) for record in records if record["cutoff"] >= LAYERS // 2)
-    )
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2, sharex=True)
+    deep = [record for record in records if record["cutoff"] >= LAYERS // 2]
+    spread = {task: [_score(record, task) for record in deep] for task in tasks}
+    hardest = max(tasks, key=lambda task: max(spread[task]) - min(spread[task]))
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
     for axis, title, score in (
         (left, f"mean of {len(tasks)} tasks", lambda record: record["mean"]),
-        (right, worst, lambda record: _score(record, worst)),
+        (right, hardest, lambda record: _score(record, hardest)),
     ):
         _draw(axis, records, score)
-        axis.set(title=title, xlabel="K: layers that compute the prompt", ylabel="score, %", ylim=(-3, 103))
+        axis.set(title=title, xlabel="layers that compute the prompt, of 8", ylim=(-3, 103))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-    left.legend(frameon=False, fontsize=9)
+    left.set_ylabel("score, %")
+    right.legend(frameon=False, fontsize=9, loc="lower right")
     figure.savefig(path, dpi=130)
 
 
 def _draw(axis: Axes, records: list[Record], score: Any) -> None:
     for training, anchors in _groups(records):
         line = [r for r in records if r["training"] == training and _anchored(r, anchors)]
+        line.sort(key=lambda r: r["cutoff"])
         axis.plot(
             [r["cutoff"] for r in line],
             [100 * score(r) for r in line],
             color=COLOURS[training],
             linestyle="-" if anchors == "bos" else ":",
             marker="o" if anchors == "bos" else "s",
-            markersize=5,
+            markerfacecolor=COLOURS[training] if anchors == "bos" else "white",
+            markersize=6 if anchors == "bos" else 4,
             label=f"{TRAININGS[training]}, {ANCHORS[anchors]}",
         )
-    axis.axvline(3 * LAYERS / 4, color="black", alpha=0.25, linewidth=1)
-    axis.annotate("3/4 of the layers", (3 * LAYERS / 4, 2), xytext=(4, 0), textcoords="offset points", fontsize=8)
+    axis.axvline(3 * LAYERS / 4, color="black", alpha=0.2, linewidth=1, linestyle="--", zorder=0)
 
 
 def _groups(records: list[Record]) -> Iterable[tuple[str, str]]:

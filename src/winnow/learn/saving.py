@@ -121,5 +121,5 @@ def _under(plan: str) -> str:
         return ", the whole prompt in all layers."
     return """:
 the prompt stops at a layer, and what is decoded goes through all of them (SPEED, arXiv:2605.06105).
-Loaded with Winnow (`pip install winnow-llm`) it runs under the plan by itself; other ways to compute the prompt are
-refused. `winnow.json` says what it was trained for."""
+Loaded with Winnow it runs under the plan by itself; plans that compute the prompt another way are refused, but for full
+attention, to compare with. `winnow.json` says what it was trained for."""
