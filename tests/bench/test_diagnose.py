@@ -12,9 +12,10 @@ from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.bench.cutoff import Thresholds, recommend
-from winnow.bench.diagnose import decode_start, diagnose_prompts, diagnose_tasks, summarise
+from winnow.bench.diagnose import diagnose_prompts, diagnose_tasks, summarise
 from winnow.bench.layerwise import LayerObserver, Path
 from winnow.errors import CapacityError, InputError
+from winnow.policies.compute.turns import decode_start
 
 NEW = 7
 GREEDY = SamplingParams(max_tokens=NEW, ignore_eos=True)
@@ -127,7 +128,7 @@ def test_the_chunk_changes_nothing(chunk, text):
 def test_the_header_of_the_answer_is_decode_phase():
     llm = LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=16)
     ids = llm.render([{"role": "user", "content": "The ferry leaves at nine."}])
-    start = decode_start(llm, ids)
+    start = decode_start(ids, llm.tokenizer)
     assert llm.tokenizer.decode(ids[start:]) == "<assistant>"
     [done] = llm.generate([ids], GREEDY)
     model = tiny_model()

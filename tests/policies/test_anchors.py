@@ -5,7 +5,7 @@ import pytest
 from tokenizers_for_tests import byte_tokenizer
 from winnow.errors import InputError
 from winnow.policies.compute.anchors import anchor_positions, anchors_problem
-from winnow.policies.compute.turns import header_start, markers, system_length
+from winnow.policies.compute.turns import decode_start, markers, system_length
 
 LLAMA = (
     "{{ '<s>' }}{% for m in messages %}{{ '[' + m['role'] + ']\n\n' + m['content'] + '[eot]' }}{% endfor %}"
@@ -88,13 +88,13 @@ def test_markers(template, user, assistant):
 @pytest.mark.parametrize("template", [None, REFUSES])
 def test_no_markers(template):
     assert markers(tokenizer(template)) is None
-    assert header_start([5, 6], tokenizer(template)) is None
+    assert decode_start([5, 6], tokenizer(template)) == 1
 
 
 def test_where_turns_begin():
     text = "<s>[system]\n\nBe kind.[eot][user]\n\nA[eot][assistant]\n\nB[eot][user]\n\nC[eot][assistant]\n\nAnswer:"
     ids = ids_of(text)
-    assert header_start(ids, tokenizer(LLAMA)) == text.rindex("[assistant]")
+    assert decode_start(ids, tokenizer(LLAMA)) == text.rindex("[assistant]")
     assert system_length(ids, tokenizer(LLAMA)) == text.index("[user]")
 
 
@@ -111,6 +111,6 @@ def test_words_of_the_template_itself():
 
 
 def test_a_prompt_without_turns():
-    assert header_start(ids_of("Once upon a time"), tokenizer(LLAMA)) is None
+    assert decode_start(ids_of("Once upon a time"), tokenizer(LLAMA)) == len("Once upon a time") - 1
     assert system_length(ids_of("Once upon a time"), tokenizer(LLAMA)) is None
-    assert header_start(ids_of("[assistant]\n\n"), None) is None
+    assert decode_start(ids_of("[assistant]\n\n"), None) == len("[assistant]\n\n") - 1

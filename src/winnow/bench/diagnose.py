@@ -8,7 +8,7 @@ from winnow.bench.cutoff import Cutoff, Thresholds, recommend
 from winnow.bench.evaluate import Progress, cases, silent
 from winnow.bench.layerwise import PHASES, LayerObserver, Sums
 from winnow.errors import InputError
-from winnow.policies.compute.turns import header_start
+from winnow.policies.compute.turns import decode_start
 from winnow.runtime.generate import Request, run
 from winnow.runtime.llm import LLM
 from winnow.runtime.sampling import SamplingParams
@@ -122,12 +122,6 @@ def summarise(sums: Sequence[Sums], thresholds: Thresholds | None = None) -> Dia
     return Diagnosis(total.prompts, total.steps, layers, trajectory, cutoff)
 
 
-def decode_start(llm: LLM, ids: Sequence[int]) -> int:
-    """The position where the decode phase begins: the last assistant header, or the last token of a prompt without."""
-    found = header_start(ids, llm.tokenizer)
-    return len(ids) - 1 if found is None else found
-
-
 def _request(llm: LLM, ids: Sequence[int], params: SamplingParams) -> Request:
     """Raises what `LLM.generate` would, and InputError where there is too little prompt or answer to look at."""
     [request] = llm.check([list(ids)], params, plan="full")
@@ -136,7 +130,7 @@ def _request(llm: LLM, ids: Sequence[int], params: SamplingParams) -> Request:
             f"temperature={params.temperature:g}, n={params.n}, max_tokens={params.max_tokens}: a diagnosis watches "
             "one greedy answer of at least 2 tokens; use temperature=0, n=1 and max_tokens=2 or more"
         )
-    if (before := max(0, decode_start(llm, ids) - 1)) < LEAST_PROMPT:
+    if (before := max(0, decode_start(ids, llm.tokenizer) - 1)) < LEAST_PROMPT:
         raise InputError(
             f"a prompt has {before} tokens between its first one and the answer's header; give at least {LEAST_PROMPT}"
         )
@@ -145,7 +139,7 @@ def _request(llm: LLM, ids: Sequence[int], params: SamplingParams) -> Request:
 
 def _diagnosed(llm: LLM, requests: Iterable[Request], progress: Progress) -> Iterator[Sums]:
     for request in requests:
-        observer = LayerObserver(llm.decoder.shape.layers, decode_start(llm, request.ids))
+        observer = LayerObserver(llm.decoder.shape.layers, decode_start(request.ids, llm.tokenizer))
         for _ in run(
             llm.decoder,
             llm.tokenizer,

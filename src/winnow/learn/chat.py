@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 
 from winnow.errors import InputError
 from winnow.policies.compute.spelling import encode
-from winnow.policies.compute.turns import header_start, system_length
+from winnow.policies.compute.turns import decode_start, system_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -184,10 +184,10 @@ def _by_template(messages: list[Message], tokenizer: "PreTrainedTokenizerBase", 
 
 
 def _turn(ids: list[int], answer: int, end: int, tokenizer: "PreTrainedTokenizerBase") -> Turn:
-    start = header_start(ids[:answer], tokenizer)
+    start = decode_start(ids[:answer], tokenizer)
     # What follows the end token, such as a line break, is written by the template and never by the model.
     stops = [place for place in range(answer, end) if ids[place] == tokenizer.eos_token_id]
-    return Turn(answer - 1 if start is None else start, answer, stops[-1] + 1 if stops else end)
+    return Turn(start, answer, stops[-1] + 1 if stops else end)
 
 
 def _tokens_before(spans: list[tuple[int, int]], character: int) -> int:

@@ -9,7 +9,7 @@ from winnow.errors import InputError
 from winnow.policies.base import Deep, ModelShape, Scorer
 from winnow.policies.compute.anchors import anchor_positions, anchors_problem
 from winnow.policies.compute.cutoff import ShallowPrefill
-from winnow.policies.compute.turns import header_start, system_length
+from winnow.policies.compute.turns import decode_start, system_length
 
 _LAST = re.compile(r"last:([1-9]\d*)")
 
@@ -72,15 +72,14 @@ class Speed(ShallowPrefill):
 
     def deep(self, ids: list[int], scorer: Scorer) -> Deep:
         """The anchors and the prompt tokens of the decode phase."""
-        start = self.decode_start(ids, scorer)
+        start = self._start(ids, scorer)
         system = system_length(ids, scorer.template) if "system" in self.anchors else None
         return Deep(tuple(anchor_positions(self.anchors, start, system)), start, len(ids))
 
-    def decode_start(self, ids: list[int], scorer: Scorer) -> int:
+    def _start(self, ids: list[int], scorer: Scorer) -> int:
         """The position of the first prompt token that belongs to the decode phase."""
         if self.decode_from == "header":
-            found = header_start(ids, scorer.template)
-            return len(ids) - 1 if found is None else found
+            return decode_start(ids, scorer.template)
         count = int(self.decode_from.partition(":")[2])
         if count > len(ids):
             raise InputError(f"decode_from={self.decode_from!r} asks for more tokens than the prompt's {len(ids)}")

@@ -43,14 +43,15 @@ def markers(tokenizer: "PreTrainedTokenizerBase") -> Markers | None:
     return Markers(user=tuple(_common(before[::-1], between[::-1])[::-1]), assistant=tuple(opened[len(shared) :]))
 
 
-def header_start(ids: Sequence[int], tokenizer: "PreTrainedTokenizerBase | None") -> int | None:
-    """Where the last assistant header of a prompt begins; None without a template, or where there is no header."""
+def decode_start(ids: Sequence[int], tokenizer: "PreTrainedTokenizerBase | None") -> int:
+    """Where the decode phase of a prompt begins: with the last assistant header, else with the last token."""
     found = markers(tokenizer) if tokenizer is not None else None
-    return _find(ids, found.assistant, last=True) if found is not None else None
+    start = _find(ids, found.assistant, last=True) if found is not None else None
+    return len(ids) - 1 if start is None else start
 
 
 def system_length(ids: Sequence[int], tokenizer: "PreTrainedTokenizerBase | None") -> int | None:
-    """How many tokens stand before the first user's message and its marker; None as in `header_start`."""
+    """How many tokens stand before the first user's message and its marker; None where none is found."""
     found = markers(tokenizer) if tokenizer is not None else None
     return _find(ids, found.user, last=False) if found is not None else None
 
