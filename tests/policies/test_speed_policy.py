@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from models import small_model
+from models import CONFIGS, small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.errors import InputError, PlanError
 from winnow.policies.compute.speed import Speed
@@ -14,7 +14,7 @@ from winnow.runtime.scorer import admit
 from winnow.runtime.sequence import new_sequence
 
 LAYERS, PROMPT = 4, 31
-FAMILIES = ("llama", "mistral", "gemma2", "cohere2", "smollm3", "gpt_oss")
+FAMILIES = tuple(CONFIGS)
 POLICIES = [
     Speed(cutoff=2),
     Speed(cutoff=1, anchors="none", decode_from="last:4"),
@@ -70,7 +70,7 @@ def packed(model, ids, policy, cutoff, deep, prompt):
     Returns logits after the prompt and after each token that follows, and the hidden states that enter each layer.
     """
     positions = torch.arange(len(ids))
-    hidden = model.model.embed_tokens(torch.tensor([ids]))
+    hidden = embedded(model, ids)
     start, entering = deep_start(deep, prompt), []
     for index in range(model.config.num_hidden_layers):
         entering.append(hidden[0])
@@ -95,7 +95,7 @@ def deep_start(deep, prompt):
 @torch.inference_mode()
 def dense(model, ids, cutoff, deep, prompt):
     """The same as a mask: every row goes through every layer, and above the cutoff only some see each other (K4)."""
-    positions, hidden = torch.arange(len(ids)), model.model.embed_tokens(torch.tensor([ids]))
+    positions, hidden = torch.arange(len(ids)), embedded(model, ids)
     going = torch.tensor([i in deep or i >= prompt for i in range(len(ids))])
     for index in range(model.config.num_hidden_layers):
         visible = positions[None] <= positions[:, None]
@@ -105,8 +105,12 @@ def dense(model, ids, cutoff, deep, prompt):
     return logits_of(model, hidden)[prompt - 1 :]
 
 
+def embedded(model, ids):
+    return model.model.embed_tokens(torch.tensor([ids])) * getattr(model.config, "embedding_multiplier", 1.0)
+
+
 def logits_of(model, hidden):
-    logits = model.lm_head(model.model.norm(hidden))[0]
+    logits = model.lm_head(model.model.norm(hidden))[0] / getattr(model.config, "logits_scaling", 1.0)
     if (cap := getattr(model.config, "final_logit_softcapping", None)) is not None:
         logits = (logits / cap).tanh() * cap
     return logits * getattr(model.config, "logit_scale", 1.0)
