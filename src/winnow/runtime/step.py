@@ -61,21 +61,25 @@ class Step:
         """Ask the compute policies that choose here who goes on; returns the hidden states of those that do."""
         if not any(layer in s.sequence.entrances for s in self.segments):
             return hidden
-        going: list[Tensor] = []
+        chosen = [self._choose(layer, s, hidden[s.start : s.stop]) for s in self.segments]
+        if all(after is before for (after, _), before in zip(chosen, self.segments, strict=True)):
+            return hidden
         start = 0
-        for index, segment in enumerate(self.segments):
-            rows = hidden[segment.start : segment.stop]
-            if layer in segment.sequence.entrances:
-                segment, rows = self._choose(layer, segment, rows)
-            going.append(rows)
+        for index, (segment, rows) in enumerate(chosen):
             self.segments[index] = replace(segment, start=start, stop=start + len(rows))
             start += len(rows)
         self.blocks = self._blocks()
-        return torch.cat(going)
+        return torch.cat([rows for _, rows in chosen])
 
     def _choose(self, layer: int, segment: Segment, rows: Tensor) -> tuple[Segment, Tensor]:
-        """The segment and its hidden states after the choice of its policy; start and stop are left as they were."""
-        sequence, visible = segment.sequence, segment.visible()
+        """The segment and its hidden states after the choice of its policy; start and stop are left as they were.
+
+        Where all its rows go on and no others do, it is the same object.
+        """
+        sequence = segment.sequence
+        if layer not in sequence.entrances:
+            return segment, rows
+        visible = segment.visible()
         aside = sequence.aside[layer]
         waiting = _among(aside.live, segment.known)
         entrance = Entrance(
@@ -93,7 +97,8 @@ class Step:
         choice = sequence.plan.compute.choose(entrance)
         if choice is None and not aside.count:
             leave_units(self.decoder, segment, rows)
-            return replace(segment, signals=[]), rows
+            segment.signals = []
+            return segment, rows
         if choice is None:
             choice = Choice(torch.arange(len(visible), device=visible.device), aside=True)
         seen = _among(visible[choice.going], segment.known)
