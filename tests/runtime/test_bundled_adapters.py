@@ -9,7 +9,7 @@ from winnow.errors import PlanError
 from winnow.tasks import render, task
 
 
-@pytest.mark.parametrize("cutoff", [4, 5, 6, 7])
+@pytest.mark.parametrize("cutoff", [2, 3, 4, 5, 6, 7])
 def test_a_bundled_adapter_answers_under_its_plan(cutoff: int) -> None:
     llm = LLM("needle", adapter=f"needle-speed-{cutoff}")
     assert llm.plan.compute.resolved(llm.decoder.shape).cutoff == cutoff  # type: ignore[attr-defined]
