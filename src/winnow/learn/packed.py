@@ -16,12 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from winnow.errors import UnsupportedModelError
 from winnow.learn.attention import attend_alone, attend_segment
 from winnow.learn.rows import IGNORED, Batch
 from winnow.policies.compute.speed import Speed
-from winnow.runtime.block import IGNORED as IGNORED_KEYWORDS
-from winnow.runtime.block import Tables
+from winnow.runtime.block import Tables, check_call
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 
 
@@ -140,10 +138,7 @@ class Call:
         """
         decoder = self.rows.decoder
         window = decoder.shape.windows[self.layer]
-        if unknown := others.keys() - IGNORED_KEYWORDS:
-            raise UnsupportedModelError(f"{type(module).__name__} asks attention for {', '.join(sorted(unknown))}")
-        if sliding_window is not None and sliding_window != window:
-            raise UnsupportedModelError(f"{type(module).__name__}: window {sliding_window} where {window} was expected")
+        check_call(module, window, sliding_window, others)
         kind = decoder.rope_kinds[self.layer]
         if kind is not NOT_ROTATED:
             q, k = decoder.rotary.rotate_both(q, k, self.rows.tables[kind])

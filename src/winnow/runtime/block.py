@@ -57,10 +57,7 @@ class Block:
         Returns [1, rows, q_heads, head_dim].
         """
         window = self.decoder.shape.windows[self.layer]
-        if unknown := others.keys() - IGNORED:
-            raise UnsupportedModelError(f"{type(module).__name__} asks attention for {', '.join(sorted(unknown))}")
-        if sliding_window is not None and sliding_window != window:
-            raise UnsupportedModelError(f"{type(module).__name__}: window {sliding_window} where {window} was expected")
+        check_call(module, window, sliding_window, others)
         rotary, kind = self.decoder.rotary, self.decoder.rope_kinds[self.layer]
 
         def seen_from(part: Segment, limit: int | None) -> Tensor:
@@ -160,6 +157,14 @@ class Block:
             kind: (torch.cat([t[kind][0] for t in each], 1), torch.cat([t[kind][1] for t in each], 1))
             for kind in each[0]
         }
+
+
+def check_call(module: nn.Module, window: int | None, sliding_window: int | None, others: dict[str, Any]) -> None:
+    """Raise UnsupportedModelError where a layer asks attention for anything unknown. window: the one expected."""
+    if unknown := others.keys() - IGNORED:
+        raise UnsupportedModelError(f"{type(module).__name__} asks attention for {', '.join(sorted(unknown))}")
+    if sliding_window is not None and sliding_window != window:
+        raise UnsupportedModelError(f"{type(module).__name__}: window {sliding_window} where {window} was expected")
 
 
 def _each_alone(cache: LayerCache, rows: int, window: int | None) -> list[Span]:
