@@ -69,7 +69,7 @@ def fill(decoder: Decoder, states: Sequence[State], stock: DynamicCache, length:
         held = state.plan.compute.prompt_units(decoder.shape, length, state.deep)
         known = {len(each): each for each in (state.deep.positions, state.deep.anchors)}
         for layer, cache in enumerate(state.caches):
-            if any(cache is other for other in state.caches[:layer]):
+            if state.holder(layer) != layer:
                 continue
             places = torch.tensor(known.get(held[layer], range(length)), dtype=torch.int64, device=device)
             for positions in places[cache.length :].split(CHUNK):  # the first token's units may be there

@@ -112,7 +112,6 @@ class Recorder(Observer):
         layers = []
         for layer, (seen, cache) in enumerate(zip(self._layers, state.caches, strict=True)):
             aside = [state.aside[layer].live] if layer in state.aside else []
-            shared = any(cache is below for below in state.caches[:layer])
             layers.append(
                 LayerStep(
                     computed=runs_of(seen.computed),
@@ -121,7 +120,7 @@ class Recorder(Observer):
                     held=runs_of([cache.live_positions()]),
                     aside=runs_of(aside),
                     units_read=seen.units,
-                    units_held=0 if shared else cache.length * self._llm.decoder.shape.kv_heads,
+                    units_held=cache.length * self._llm.decoder.shape.kv_heads if state.holder(layer) == layer else 0,
                 )
             )
         step = Step(

@@ -56,15 +56,21 @@ class Sequence:
     def fork(self) -> "Sequence":
         """An independent copy of the state: the same logits come out of both for the same tokens."""
         twin = copy.copy(self)
-        forks = {id(cache): cache.fork() for cache in self.own_caches()}
-        twin.caches = [forks[id(cache)] for cache in self.caches]
+        twin.caches = []
+        for layer, cache in enumerate(self.caches):
+            holder = self.holder(layer)
+            twin.caches.append(cache.fork() if holder == layer else twin.caches[holder])
         twin.aside = {layer: aside.fork() for layer, aside in self.aside.items()}
         twin.stats = copy.copy(self.stats)
         return twin
 
+    def holder(self, layer: int) -> int:
+        """The layer whose cache this one uses: its own, or that of one below."""
+        return self.projections[layer].holder if layer in self.projections else layer
+
     def own_caches(self) -> list[LayerCache]:
         """Every cache once: layers may share them."""
-        return list({id(cache): cache for cache in self.caches}.values())
+        return [cache for layer, cache in enumerate(self.caches) if self.holder(layer) == layer]
 
     def window(self, window: int | None) -> int | None:
         """A layer's window as far as eviction goes: a token that is revived may need units that have left it."""
@@ -115,7 +121,6 @@ def new_sequence(
 
     deep = deep or Deep.none(prompt)
     units = plan.compute.prompt_units(shape, prompt, deep)
-    projections = plan.compute.projections(shape)
     rope_length = length if plan.keep.max_distance is None else min(length, plan.keep.max_distance)
     sequence = Sequence(
         plan=plan,
@@ -131,13 +136,13 @@ def new_sequence(
         signals={decode: frozenset(plan.compute.signals(shape, decode=decode)) for decode in (False, True)},
         deep=deep,
         going=torch.tensor(deep.positions, dtype=torch.int64, device=device),
-        projections=projections,
+        projections=plan.compute.projections(shape),
         transient=frozenset(plan.compute.transient(shape)),
         omitted=omitted,
     )
     for layer, (window, held) in enumerate(zip(shape.windows, units, strict=True)):
-        if layer in projections and projections[layer].holder != layer:
-            sequence.caches.append(sequence.caches[projections[layer].holder])
+        if (holder := sequence.holder(layer)) != layer:
+            sequence.caches.append(sequence.caches[holder])
             continue
         limit = plan.keep.bound(chunk, sequence.window(window))
         wanted = held + min(length - prompt, HEADROOM)
