@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from winnow.errors import PlanError
-from winnow.policies.base import VERBS, ComputePolicy, KeepPolicy, ModelShape, Policy, ReadPolicy, StorePolicy
+from winnow.policies.base import VERBS, ModelShape, Policy, ReadPolicy, StorePolicy
+from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.full import Full
+from winnow.policies.keep.base import KeepPolicy
 from winnow.policies.keep.everything import Everything
 from winnow.policies.read.dense import Dense
 from winnow.policies.registry import POLICIES

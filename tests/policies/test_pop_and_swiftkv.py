@@ -6,7 +6,7 @@ import torch
 from models import CONFIGS, WINDOW, small_model
 from winnow import LLM, SamplingParams
 from winnow.errors import PlanError
-from winnow.policies.base import Projection
+from winnow.policies.compute.base import Projection
 from winnow.policies.compute.pop import Pop
 from winnow.policies.compute.swiftkv import SwiftKV
 from winnow.runtime.forward import decode, prefill

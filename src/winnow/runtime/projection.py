@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import UnsupportedModelError
-from winnow.policies.base import Projection
+from winnow.policies.compute.base import Projection
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.segment import Segment
 

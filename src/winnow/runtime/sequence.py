@@ -10,7 +10,8 @@ from torch import Tensor
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache, Slab
 from winnow.plan import Plan
-from winnow.policies.base import Deep, ModelShape, Projection
+from winnow.policies.base import ModelShape
+from winnow.policies.compute.base import Deep, Projection
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
 from winnow.runtime.rotary import Frequencies

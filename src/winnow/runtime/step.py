@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from winnow.policies.base import Choice, Entrance
+from winnow.policies.compute.base import Choice, Entrance
 from winnow.runtime.block import Block
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.projection import leave_units

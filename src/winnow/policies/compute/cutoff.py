@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from winnow.policies.base import Choice, ComputePolicy, Entrance, ModelShape
+from winnow.policies.base import ModelShape
+from winnow.policies.compute.base import Choice, ComputePolicy, Entrance
 
 
 @dataclass(frozen=True)

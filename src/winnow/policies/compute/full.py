@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from winnow.policies.base import ComputePolicy
+from winnow.policies.compute.base import ComputePolicy
 
 
 @dataclass(frozen=True)

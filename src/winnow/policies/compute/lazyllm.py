@@ -11,7 +11,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from winnow.policies.base import Choice, ComputePolicy, Deep, Entrance, ModelShape
+from winnow.policies.base import ModelShape
+from winnow.policies.compute.base import Choice, ComputePolicy, Deep, Entrance
 from winnow.policies.compute.schedule import CUMULATIVE, last_layer, preset_layers, rows_per_layer, survivors
 
 

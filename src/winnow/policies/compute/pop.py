@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from winnow.policies.base import Deep, ModelShape, Projection, Scorer
+from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.compute.base import Deep, Projection
 from winnow.policies.compute.cutoff import ShallowPrefill
 
 

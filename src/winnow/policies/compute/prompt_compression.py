@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from winnow.errors import InputError, MissingExtraError
-from winnow.policies.base import ComputePolicy, ModelShape, Scorer
+from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.spelling import Span, encode, special_tokens, spell
 
 if TYPE_CHECKING:

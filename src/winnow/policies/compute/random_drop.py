@@ -4,7 +4,8 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
-from winnow.policies.base import ComputePolicy, Scorer
+from winnow.policies.base import Scorer
+from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.schedule import survivors
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.errors import InputError
-from winnow.policies.base import Deep, ModelShape, Scorer
+from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.compute.anchors import anchor_positions, anchors_problem
+from winnow.policies.compute.base import Deep
 from winnow.policies.compute.cutoff import ShallowPrefill
 from winnow.policies.compute.turns import decode_start, system_length
 

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from winnow.policies.base import Choice, ComputePolicy, Deep, Entrance, ModelShape
+from winnow.policies.base import ModelShape
+from winnow.policies.compute.base import Choice, ComputePolicy, Deep, Entrance
 from winnow.policies.compute.schedule import rows_per_layer, survivors
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from winnow.policies.base import ModelShape, Projection
+from winnow.policies.base import ModelShape
+from winnow.policies.compute.base import Projection
 from winnow.policies.compute.pop import Pop
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from winnow.policies.base import KeepPolicy
+from winnow.policies.keep.base import KeepPolicy
 
 
 @dataclass(frozen=True)

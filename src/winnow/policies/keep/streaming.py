@@ -6,7 +6,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
-from winnow.policies.base import KeepPolicy, Span, cache_spans, evict_outside, window_bound
+from winnow.policies.base import Span
+from winnow.policies.keep.base import KeepPolicy, cache_spans, evict_outside, window_bound
 
 
 @dataclass(frozen=True)
