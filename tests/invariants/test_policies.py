@@ -12,6 +12,7 @@ from models import small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.policies.registry import IDENTITY, POLICIES
 from winnow.runtime.forward import advance, decode, logits_of, prefill
+from winnow.runtime.heads import HeadsConfig, RetainingHeads
 from winnow.runtime.scorer import admit
 
 FAMILIES = ("llama", "mistral", "gemma2", "smollm3", "gpt_oss")  # plain, windowed, soft-capped, unrotated, sinks
@@ -30,7 +31,15 @@ def trial(request):
 
 @pytest.fixture(params=FAMILIES)
 def llm(request, device):
-    return LLM(small_model(request.param, device), prefill_chunk=10)
+    return small_llm(request.param, device)
+
+
+def small_llm(name, device="cpu"):
+    """With random retaining heads, for the policies that need some."""
+    llm = LLM(small_model(name, device), prefill_chunk=10)
+    config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8)
+    llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
+    return llm
 
 
 def assert_same(got, expected, atol=1e-5):
@@ -57,7 +66,7 @@ def test_turned_off_means_off(name, llm, text):
 @pytest.mark.parametrize("name", [name for name, policy in POLICIES.items() if not policy.identity])
 def test_a_trial_acts(name, text):
     """The other tests of this file would prove nothing about a policy whose trial parameters did nothing."""
-    llm = LLM(small_model("llama"), prefill_chunk=10)
+    llm = small_llm("llama")
     got = llm.logits(text, decode_from=PROMPT, plan=plan_of(name, POLICIES[name].trial))
     assert (got - llm.logits(text)[PROMPT - 1 :]).abs().max() > 1e-3
 
@@ -135,7 +144,7 @@ def test_bytes_are_those_of_the_tensors(llm, trial, text):
     storages = [t.untyped_storage().nbytes() for c in state.caches for t in (c.slab.keys, c.slab.values)]
     assert state.stats.allocated_bytes == sum(storages)
     for cache, window in zip(state.caches, llm.decoder.shape.windows, strict=True):
-        bound = trial.keep.bound(llm.prefill_chunk, state.window(window))
+        bound = trial.keep.bound(PROMPT, len(text) - PROMPT, llm.prefill_chunk, state.window(window))
         assert bound is None or max(cache.peak, cache.slab.capacity) <= bound
 
 

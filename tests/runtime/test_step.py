@@ -86,7 +86,7 @@ class ByPosition(Everything):
 
     name = "by_position"
 
-    def bound(self, chunk, window):
+    def bound(self, prompt, new, chunk, window):
         return None
 
     def spans(self, cache, rows, first, positions, window):

@@ -36,14 +36,22 @@ class LayerCache:
     """Units of one sequence in one layer; knows no policy.
 
     make: capacity -> Slab, from the plan's store policy. limit: the most units there will ever be, where that is known;
-    the slab never grows past it. positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens.
+    the slab never grows past it. scored: whether units have scores.
+
+    positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens. scores: [kv_heads, capacity]
+    float32, what a policy has noted of each unit, or None. rotated: whether keys are held as they are attended to.
     """
 
-    def __init__(self, make: Callable[[int], Slab], capacity: int, limit: int | None = None) -> None:
+    def __init__(
+        self, make: Callable[[int], Slab], capacity: int, limit: int | None = None, *, scored: bool = False
+    ) -> None:
         self._make = make
         self._limit = limit
         self.slab = make(capacity)
-        self.positions = torch.empty(capacity, dtype=torch.int64, device=self.slab.keys.device)
+        kv_heads, device = self.slab.keys.shape[0], self.slab.keys.device
+        self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
+        self.scores = torch.zeros(kv_heads, capacity, device=device) if scored else None
+        self.rotated = True
         self.head = 0
         self.start = 0
         self.stop = 0
@@ -71,10 +79,23 @@ class LayerCache:
         """Bytes of the most units ever live at once; the slab that holds them is not returned between two steps."""
         return self.peak * self.unit_bytes
 
-    def append(self, keys: Tensor, values: Tensor, positions: Tensor, first: int | None = None) -> None:
+    @property
+    def peak_score_nbytes(self) -> int:
+        """Bytes of the scores of the most units ever live at once."""
+        return 0 if self.scores is None else self.peak * self.scores.shape[0] * self.scores.itemsize
+
+    def append(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        positions: Tensor,
+        first: int | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
         """Add units at the end. keys, values: [kv_heads, rows, head_dim]; positions: [rows], ascending.
 
-        first: the first position, where the others follow it one by one; None: they may have gaps.
+        first: the first position, where the others follow it one by one; None: they may have gaps. scores:
+        [kv_heads, rows]; None: 0.
         """
         rows = keys.shape[1]
         self.gapless = self.gapless and first is not None and self._next in (None, first)
@@ -85,6 +106,8 @@ class LayerCache:
         self.slab.keys[:, self.stop : end] = keys
         self.slab.values[:, self.stop : end] = values
         self.positions[..., self.stop : end] = positions
+        if self.scores is not None:
+            self.scores[:, self.stop : end] = 0 if scores is None else scores
         self.stop = end
         self.peak = max(self.peak, self.length)
 
@@ -110,14 +133,14 @@ class LayerCache:
         """Keep only the live units at `index`, ascending: [units], or [kv_heads, units] if heads differ.
 
         In place, one head at a time, so that nothing the size of the cache is allocated; a slab that is left more than
-        half empty is replaced by one that fits them and `room` more.
+        half empty, `room` units more included, is replaced by one that fits them all.
         """
         kept = index.shape[-1]
         kv_heads = self.slab.keys.shape[0]
         slots = torch.where(index < self.head, index, index - self.head + self.start)
         per_head = slots.expand(kv_heads, kept)
         wanted = kept + room if self._limit is None else max(kept, min(kept + room, self._limit))
-        target = self.slab if 2 * kept >= self.slab.capacity else self._make(max(wanted, 1))
+        target = self.slab if 2 * wanted >= self.slab.capacity else self._make(max(wanted, 1))
         for head in range(kv_heads):
             for old, new in ((self.slab.keys, target.keys), (self.slab.values, target.values)):
                 new[head, :kept] = old[head, per_head[head]]
@@ -125,6 +148,10 @@ class LayerCache:
         positions = positions.gather(-1, slots.expand(*positions.shape[:-1], kept))
         self.positions = positions.new_empty(*positions.shape[:-1], target.capacity)
         self.positions[..., :kept] = positions
+        if self.scores is not None:
+            scores = self.scores.gather(1, per_head)
+            self.scores = scores.new_zeros(kv_heads, target.capacity)
+            self.scores[:, :kept] = scores
         self.slab, self.head, self.start, self.stop = target, 0, 0, kept
         self.gapless = False
 
@@ -132,6 +159,19 @@ class LayerCache:
         """Positions `[..., length]` of the live units, in the order of their slots."""
         recent = self.positions[..., self.start : self.stop]
         return torch.cat((self.positions[..., : self.head], recent), -1) if self.head else recent
+
+    def live_scores(self) -> Tensor:
+        """Scores [kv_heads, length] of the live units, in the order of their slots; a copy."""
+        if self.scores is None:
+            raise ValueError("the units of this cache have no scores")
+        return torch.cat((self.scores[:, : self.head], self.scores[:, self.start : self.stop]), 1)
+
+    def add_scores(self, votes: Tensor) -> None:
+        """Add `votes`, [kv_heads or 1, length], to the scores of the live units."""
+        if self.scores is None:
+            raise ValueError("the units of this cache have no scores")
+        self.scores[:, : self.head] += votes[:, : self.head]
+        self.scores[:, self.start : self.stop] += votes[:, self.head :]
 
     def live(self) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values `[kv_heads, length, head_dim]` and positions `[..., length]` of the live units; a copy."""
@@ -170,4 +210,9 @@ class LayerCache:
             positions[..., : self.head] = self.positions[..., : self.head]
         positions[..., self.head : end] = self.positions[..., self.start : self.stop].clone()
         self.positions = positions
+        if self.scores is not None:
+            scores = self.live_scores()
+            if target is not self.slab:
+                self.scores = scores.new_zeros(scores.shape[0], target.capacity)
+            self.scores[:, :end] = scores
         self.slab, self.start, self.stop = target, self.head, end

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from winnow.cache.layer import LayerCache, Slab
+    from winnow.policies.keep.base import UnitScorer
 
 VERBS = ("compute", "keep", "read", "store")
 
@@ -118,6 +119,12 @@ class Scorer(Protocol):
 
     def surprisal(self, ids: list[int]) -> list[float]:
         """-ln P(token | the tokens before it) for every token but the first."""
+
+    def retaining_heads(self, source: str | None) -> "UnitScorer":
+        """Locret's heads for the model: in a directory, or the model's own. Raises ModelError where there are none."""
+
+    def random_heads(self, width: int, seed: int) -> "UnitScorer":
+        """Untrained heads, for comparison."""
 
     def other(self, model: str) -> "Scorer":
         """The same questions to another model: a name, a directory or a hub id. Raises ModelError."""

@@ -10,6 +10,7 @@ from winnow.policies.compute.speed import Speed
 from winnow.policies.compute.static_prune import StaticPrune
 from winnow.policies.compute.swiftkv import SwiftKV
 from winnow.policies.keep.everything import Everything
+from winnow.policies.keep.locret import Locret, RandomHeads
 from winnow.policies.keep.streaming import Streaming
 from winnow.policies.read.dense import Dense
 from winnow.policies.store.plain import Plain
@@ -25,6 +26,8 @@ _POLICIES: tuple[type[Policy], ...] = (
     SwiftKV,
     Everything,
     Streaming,
+    Locret,
+    RandomHeads,
     Dense,
     Plain,
 )

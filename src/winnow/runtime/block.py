@@ -4,7 +4,6 @@ A block is the object that the registered attention function calls back. Most st
 were set aside chunk by chunk and all go on at once is cut into blocks again, so that activations stay bounded.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,13 +16,12 @@ from winnow.kernels.merge import merge
 from winnow.policies.base import Span
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.observer import Attended
+from winnow.runtime.projected import Projected, Ropes, Tables
 from winnow.runtime.segment import Segment
-from winnow.runtime.view import attention_of, mean_over_heads, view_of
+from winnow.runtime.view import View, attention_of, mean_over_heads, view_of, weights_of
 
 # What layers hand to the attention function besides tensors, and what it may ignore: none of it changes the result.
 IGNORED = frozenset({"dropout", "position_ids", "use_cache", "output_attentions", "output_router_logits", "is_causal"})
-
-Tables = dict[str | None, tuple[Tensor, Tensor]]
 
 
 class Block:
@@ -37,6 +35,7 @@ class Block:
         self.parts = [s.part(start, stop) for s in self.whole]
         # Rows of each whole segment that earlier blocks have brought to the layer already.
         self.before = [max(0, start - s.start) for s in self.whole]
+        self._ropes = Ropes(decoder)
         self._rotate_rows()
 
     def attend(
@@ -59,38 +58,20 @@ class Block:
         window = self.decoder.shape.windows[self.layer]
         check_call(module, window, sliding_window, others)
         rotary, kind = self.decoder.rotary, self.decoder.rope_kinds[self.layer]
-
-        def seen_from(part: Segment, limit: int | None) -> Tensor:
-            """Queries of a part, [rows, q_heads, head_dim], rotated at their own positions or at most at `limit`."""
-            rows = slice(part.start, part.stop)
-            if limit is None or kind is NOT_ROTATED:
-                return q[0, :, rows].transpose(0, 1)
-            return rotary.rotate(unrotated[:, :, rows], self._limited(part, limit)[kind])[0].transpose(0, 1)
-
-        unrotated = q
-        if kind is not NOT_ROTATED:
-            q, k = rotary.rotate_both(q, k, self._tables[kind])
-        keywords = {"scale": scaling, "softcap": softcap}
-        out = [self._attend_part(i, seen_from, k[0], v[0], window, s_aux, keywords) for i in range(len(self.parts))]
+        rotated = (q, k) if kind is NOT_ROTATED else rotary.rotate_both(q, k, self._tables[kind])
+        rows = Projected(
+            self.decoder, self._ropes, kind, q[0], k[0], rotated[0][0], rotated[1][0], v[0], scaling, softcap, s_aux
+        )
+        out = [self._attend_part(index, rows, window) for index in range(len(self.parts))]
         return (out[0] if len(out) == 1 else torch.cat(out))[None]
 
-    def _attend_part(
-        self,
-        index: int,
-        seen_from: Callable[[Segment, int | None], Tensor],
-        k: Tensor,
-        v: Tensor,
-        window: int | None,
-        sinks: Tensor | None,
-        keywords: dict[str, Any],
-    ) -> Tensor:
+    def _attend_part(self, index: int, rows: Projected, window: int | None) -> Tensor:
         """Append, ask the plan what to see and read, attend, evict. Returns [rows, q_heads, head_dim]."""
-        part, whole = self.parts[index], self.whole[index]
-        sequence, plan, rows = part.sequence, part.sequence.plan, slice(part.start, part.stop)
+        part = self.parts[index]
+        sequence, plan = part.sequence, part.sequence.plan
         cache = sequence.caches[self.layer]
-        given, transient = sequence.projections.get(self.layer), self.layer in sequence.transient
-        if given is None or not given.all_rows:
-            cache.append(k[:, rows], v[:, rows], part.positions, part.first if part.consecutive else None)
+        transient = self.layer in sequence.transient
+        self._append(part, cache, rows, window)
         spans = plan.keep.spans(cache, part.rows, part.first, part.positions, window)
         # The anchor at position 0 is a row only where its units were not there.
         alone = part.rows - (part.first == 0 and 0 in sequence.deep.anchors) if transient else 0
@@ -102,49 +83,75 @@ class Block:
         if part.decode:
             units = sum(view.keys.shape[1] for view in views)
             sequence.read_less |= read is not spans or units < sum(span.stop - span.start for span in spans)
-            sequence.stats.units_read += units * k.shape[0]
+            sequence.stats.units_read += units * cache.slab.keys.shape[0]
+        compact = cache.length if plan.keep.compact(window) else None
+        if not cache.rotated:
+            views = [view.with_keys(rows.placed(part, view.keys, view.first)) for view in views]
+        queries = [rows.queries(part, view.query_limit, compact) for view in views]
+        out = self._attend_views(part, rows, queries, views)
+        self._listen(index, rows, queries, views, window)
+        if transient:
+            cache.retract(alone)
+        if self.layer + 1 == len(sequence.caches) or sequence.caches[self.layer + 1] is not cache:
+            plan.keep.evict(cache, sequence.window(window))
+        return out
+
+    def _append(self, part: Segment, cache: LayerCache, rows: Projected, window: int | None) -> None:
+        """Bring the units of a part into the cache, with their scores."""
+        sequence, keep = part.sequence, part.sequence.plan.keep
+        if sequence.observer is not None:
+            sequence.observer.projected(self.layer, part, *rows.rows(part), rows.scale)
+        if not cache.rotated and keep.boundary(part.first, sequence.prompt) is None:
+            rows.settle(part, cache)
+        given = sequence.projections.get(self.layer)
+        if given is not None and given.all_rows:
+            return
+        score = sequence.scorer if keep.scores_units(window) else None
+        scores = None if score is None else score(self.layer, *rows.rows(part))
+        rows.append(part, cache, scores, compact=keep.compact(window))
+
+    def _attend_views(self, part: Segment, rows: Projected, queries: list[Tensor], views: list[View]) -> Tensor:
+        """The attention of a part over all its views, as one softmax. Returns [rows, q_heads, head_dim]."""
         parts: list[Any] = [
             attend(
-                seen_from(part, view.query_limit),
+                query,
                 view.keys,
                 view.values,
                 part.positions,
                 view.order,
                 past=view.past,
                 window=view.window,
-                sinks=sinks if view is views[0] else None,  # an extra logit, to be counted once
+                scale=rows.scale,
+                softcap=rows.softcap,
+                sinks=rows.sinks if view is views[0] else None,  # an extra logit, to be counted once
                 return_lse=len(views) > 1,
-                **keywords,
             )
-            for view in views
+            for query, view in zip(queries, views, strict=True)
         ]
-        last = self.before[index] + part.rows == whole.rows and part.known >= sequence.prompt
-
-        def weights() -> tuple[Tensor, Tensor]:
-            queries = [seen_from(part, view.query_limit)[-1] for view in views]
-            return attention_of(queries, views, part, sinks, keywords)
-
-        if last and self.layer in sequence.signals[part.decode]:
-            whole.signals.append(mean_over_heads(*weights(), part.known))
-        if sequence.observer is not None:
-            sequence.observer.attended(Attended(self.layer, part, views, whole.signals, weights))
-        if transient:
-            cache.retract(alone)
-        if self.layer + 1 == len(sequence.caches) or sequence.caches[self.layer + 1] is not cache:
-            plan.keep.evict(cache, sequence.window(window))
         return merge(parts) if len(parts) > 1 else parts[0]
 
-    def _limited(self, part: Segment, limit: int) -> Tables:
-        """cos and sin of a part's rows at rope positions of at most `limit`; the same in every layer."""
-        key = (part.start, limit)
-        if key not in self._limited_tables:
-            rope = part.positions.clamp(max=limit)
-            self._limited_tables[key] = self.decoder.rotary.tables(part.sequence.frequencies, rope)
-        return self._limited_tables[key]
+    def _listen(
+        self, index: int, rows: Projected, queries: list[Tensor], views: list[View], window: int | None
+    ) -> None:
+        """Tell the policies that asked for it, and the observer, how rows attended."""
+        part, whole = self.parts[index], self.whole[index]
+        sequence, keep = part.sequence, part.sequence.plan.keep
+
+        def weights() -> tuple[Tensor, Tensor]:
+            return attention_of([query[-1] for query in queries], views, part, rows)
+
+        last = self.before[index] + part.rows == whole.rows and part.known >= sequence.prompt
+        if last and self.layer in sequence.signals[part.decode]:
+            whole.signals.append(mean_over_heads(*weights(), part.known))
+        first = keep.voters(part.first, sequence.prompt) if keep.scores_units(window) else None
+        if first is not None and first < part.first + part.rows:
+            for block in weights_of(queries, views, part, rows, from_row=max(0, first - part.first)):
+                sequence.caches[self.layer].add_scores(keep.votes(block))
+        if sequence.observer is not None:
+            sequence.observer.attended(Attended(self.layer, part, views, whole.signals, weights))
 
     def _rotate_rows(self) -> None:
         """cos and sin of every row, from its own sequence's frequencies."""
-        self._limited_tables: dict[tuple[int, int], Tables] = {}
         first = self.parts[0].sequence.frequencies
         if all(s.sequence.frequencies is first for s in self.parts):
             positions = [s.positions for s in self.parts]

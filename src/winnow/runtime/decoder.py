@@ -7,6 +7,7 @@ layers use the kernel for few rows; before and after, the model is stock.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,7 @@ from winnow.kernels.launch import compile_kernels
 from winnow.kernels.linear import fast_linears
 from winnow.policies.base import ModelShape
 from winnow.runtime.families import family_of
+from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
 from winnow.runtime.rotary import Rotary
 
 ATTENTION = "winnow"
@@ -48,6 +50,8 @@ class Decoder:
         compile_kernels(model.device)
         self.derived: dict[Any, Any] = {}  # what is computed from the weights once; see `refresh`
         self._derived_from: object = None
+        self.default_heads: str | Path | RetainingHeads | None = None
+        self._heads: dict[object, RetainingHeads] = {}
 
     @property
     def device(self) -> torch.device:
@@ -69,6 +73,28 @@ class Decoder:
         places = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
         if (weights := (middles, places)) != self._derived_from:
             self._derived_from, self.derived = weights, {}
+
+    def heads(self, source: str | None) -> RetainingHeads:
+        """Retaining heads of the model, loaded once: of a directory, or None: the default ones, or bundled ones.
+
+        Raises ModelError where there are none, or where they are another model's.
+        """
+        if source not in self._heads:
+            found = source or self.default_heads or bundled_for(self.model)
+            if found is None:
+                raise ModelError(
+                    f"{self.config.name_or_path or type(self.model).__name__} has no retaining heads; train some with "
+                    "winnow train locret and name their directory: locret(heads='DIR')"
+                )
+            self._heads[source] = load_heads(found, self.model)
+        return self._heads[source]
+
+    def random_heads(self, width: int, seed: int) -> RetainingHeads:
+        """Untrained retaining heads with `width` hidden values, drawn once."""
+        if (width, seed) not in self._heads:
+            config = HeadsConfig.of(self.model, self.shape, width)
+            self._heads[width, seed] = RetainingHeads.random(config, seed, self.dtype, self.device)
+        return self._heads[width, seed]
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows] token ids -> [1, rows, hidden]."""

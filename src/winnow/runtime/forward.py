@@ -11,21 +11,39 @@ from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence as State
 from winnow.runtime.sequence import new_sequence
 from winnow.runtime.step import Step
-
-LOGIT_ROWS = 64  # logits of so many tokens at a time: a row is the whole vocabulary
+from winnow.runtime.surprisal import surprisal_of
 
 
 @torch.inference_mode()
 def advance(
     decoder: Decoder, batch: Sequence[tuple[State, list[int]]], *, decode: bool | Sequence[bool]
 ) -> list[Tensor]:
-    """Feed each sequence its next tokens in one step; one row for a decode step, more for a chunk of a prompt.
+    """Feed each sequence its next tokens; one row for a decode step, more for a chunk of a prompt.
 
     batch: (state, token ids) pairs, each state once. decode: whether the rows are decode-phase, for all or for each.
     Returns for each the hidden states [rows, hidden] of the rows that reached the end of the last layer, the last
-    token's last; none where the compute policy waits for the rest of the prompt. States are one step further.
+    token's last; none where the compute policy waits for the rest of the prompt. States are one step further; more
+    than one where a keep policy compresses the caches in the middle of the tokens.
     """
     phases = [decode] * len(batch) if isinstance(decode, bool) else decode
+    hidden: list[list[Tensor]] = [[] for _ in batch]
+    rest = [tokens for _, tokens in batch]
+    while going := [index for index, tokens in enumerate(rest) if tokens]:
+        pieces = []
+        for index in going:
+            state = batch[index][0]
+            end = state.boundary()
+            count = len(rest[index]) if end is None else end - state.position
+            pieces.append((state, rest[index][:count]))
+            rest[index] = rest[index][count:]
+        rows = _step(decoder, pieces, [phases[index] for index in going])
+        for index, each in zip(going, rows, strict=True):
+            hidden[index].append(each)
+    return [each[0] if len(each) == 1 else torch.cat(each) for each in hidden]
+
+
+def _step(decoder: Decoder, batch: list[tuple[State, list[int]]], phases: list[bool]) -> list[Tensor]:
+    """One step of all sequences in `batch`, which does not go across a boundary of any; returns as `advance`."""
     ids = torch.tensor([token for _, tokens in batch for token in tokens], device=decoder.device)
     everywhere = torch.tensor(
         [position for state, tokens in batch for position in range(state.position, state.position + len(tokens))],
@@ -39,9 +57,9 @@ def advance(
         start = stop
     with decoder.driving():
         hidden = Step(decoder, segments).run(ids)
-    for (state, tokens), phase in zip(batch, phases, strict=True):
+    for (state, tokens), phase, rows in zip(batch, phases, hidden, strict=True):
         _count_full(decoder, state, len(tokens), phase)
-        state.position += len(tokens)
+        state.advance(decoder, tokens, rows)
         if phase:
             state.stats.fast_steps += state.read_less
             state.stats.slow_steps += not state.read_less
@@ -80,12 +98,7 @@ def surprisals(decoder: Decoder, ids: list[int], chunk: int) -> Iterator[Tensor]
         piece = ids[start : min(start + chunk, len(ids) - 1)]
         [hidden] = advance(decoder, [(state, piece)], decode=False)
         following = torch.tensor(ids[start + 1 : start + 1 + len(piece)], device=decoder.device)
-        yield torch.cat(
-            [
-                -logits_of(decoder, rows).log_softmax(-1).gather(-1, next_ones[:, None])[:, 0]
-                for rows, next_ones in zip(hidden.split(LOGIT_ROWS), following.split(LOGIT_ROWS), strict=True)
-            ]
-        )
+        yield surprisal_of(decoder, hidden, following)
 
 
 def _count_full(decoder: Decoder, state: State, rows: int, phase: bool) -> None:

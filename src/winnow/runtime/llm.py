@@ -16,6 +16,7 @@ from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
 from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.generate import Completion, Request, run
+from winnow.runtime.heads import RetainingHeads
 from winnow.runtime.loading import BUNDLED, load, move, parse_device, parse_dtype
 from winnow.runtime.sampling import SamplingParams
 from winnow.runtime.scorer import ModelScorer, admit
@@ -33,6 +34,8 @@ class LLM:
             evaluation mode, and moved or cast in place where device or dtype say so.
         plan: what `generate` does unless told otherwise; text or a Plan. None: what the model or adapter was trained
             for, else full attention.
+        heads: retaining heads for plans with `locret`: RetainingHeads, or a directory of them. None: the bundled ones
+            of this model, if there are any.
         adapter: a directory with a PEFT adapter, a bundled name or a hub id; it is merged into the weights, in place.
         device: "cpu", "cuda", ...; None: the model's own if it is loaded, else CUDA where there is one.
         dtype: of the weights and the cache, such as "bfloat16"; None: the checkpoint's own.
@@ -51,6 +54,7 @@ class LLM:
         model: str | Path | PreTrainedModel,
         *,
         plan: str | Plan | None = None,
+        heads: str | Path | RetainingHeads | None = None,
         adapter: str | Path | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
@@ -76,6 +80,9 @@ class LLM:
         if found_adapter is not None:
             self.trained = load_adapter(self.model, found_adapter)
         self.decoder = Decoder(self.model)
+        if heads is not None:
+            self.decoder.default_heads = heads
+            self.decoder.heads(None)
         self.prefill_chunk = prefill_chunk
         self.max_batch = max_batch
         self.plan = self._plan(wanted or (self.trained.plan if self.trained else None) or Plan())
@@ -205,6 +212,10 @@ class LLM:
         rows += [decode(self.decoder, [(state, token)])[0] for token in fed]
         return torch.stack(rows)
 
+    def save_heads(self, directory: str | Path) -> None:
+        """Write the retaining heads that `locret` uses here, for `heads=directory`. Raises ModelError without any."""
+        self.decoder.heads(None).save(directory)
+
     def _stream(
         self, requests: list[Request], progress: Callable[[int], None], on_finish: Callable[[Completion], None]
     ) -> Iterator[str]:
@@ -230,6 +241,7 @@ class LLM:
             raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
         scorer = ModelScorer(self.decoder, self.tokenizer, self.prefill_chunk)
         chosen.compute.prepare(scorer)
+        chosen.keep.unit_scorer(scorer)
         stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos())
         requests = []
         for index, prompt in enumerate(prompts):
@@ -259,8 +271,9 @@ class LLM:
         return ids
 
     def _check_length(self, prompt: int, new: int, plan: Plan) -> None:
+        plan.keep.check_prompt(prompt)
         limit = self.decoder.shape.max_positions
-        if plan.keep.max_distance is not None and plan.keep.max_distance <= limit:
+        if (used := plan.keep.rope_positions(prompt, new)) is not None and used <= limit:
             return
         if prompt > limit:
             raise CapacityError(f"the prompt has {prompt} tokens, more than the model's {limit} positions; shorten it")

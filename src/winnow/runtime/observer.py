@@ -33,5 +33,9 @@ class Observer:
     def entered(self, layer: int, segment: "Segment", hidden: Tensor) -> None:
         """Rows are about to go through a layer. hidden: [rows, hidden]; layer: the number of layers after the last."""
 
+    def projected(self, layer: int, part: "Segment", q: Tensor, k: Tensor, v: Tensor, scale: float) -> None:
+        """A layer has projected rows. q: [q_heads, rows, head_dim], k, v: [kv_heads, rows, head_dim], unrotated; scale:
+        of its attention's logits."""
+
     def attended(self, attended: Attended) -> None:
         """Rows have attended in a layer."""

@@ -11,6 +11,7 @@ from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.first import plant
 from winnow.runtime.forward import surprisals
+from winnow.runtime.heads import RetainingHeads
 from winnow.runtime.loading import load
 from winnow.runtime.sequence import Sequence, new_sequence
 
@@ -40,6 +41,12 @@ class ModelScorer:
     def surprisal(self, ids: list[int]) -> list[float]:
         return [value for piece in surprisals(self.decoder, ids, self.chunk) for value in piece.tolist()]
 
+    def retaining_heads(self, source: str | None) -> RetainingHeads:
+        return self.decoder.heads(source)
+
+    def random_heads(self, width: int, seed: int) -> RetainingHeads:
+        return self.decoder.random_heads(width, seed)
+
     def other(self, model: str) -> "ModelScorer":
         return ModelScorer(*_loaded(model, self.decoder.device), self.chunk)
 
@@ -57,7 +64,9 @@ def admit(
     scorer = ModelScorer(decoder, tokenizer, chunk)
     kept = [ids[i] for i in plan.compute.shorten(ids, scorer)]
     deep = plan.compute.deep(kept, scorer)
+    plan.keep.check_prompt(len(kept))
     state = new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep)
+    state.scorer = plan.keep.unit_scorer(scorer)
     if state.projections or state.deep.anchors:
         decoder.refresh()
     plant(decoder, state, kept[0])

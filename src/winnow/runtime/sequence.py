@@ -12,9 +12,11 @@ from winnow.cache.layer import LayerCache, Slab
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep, Projection
+from winnow.policies.keep.base import Moment, UnitScorer
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
 from winnow.runtime.rotary import Frequencies
+from winnow.runtime.surprisal import Surprise
 from winnow.stats import Stats
 
 HEADROOM = 256  # units reserved for new tokens beyond the prompt; a slab that is full grows
@@ -28,6 +30,7 @@ class Sequence:
     entrances, signals: the layers that the compute policy names, the second for prefill and for decode.
     deep: the prompt tokens that the compute policy named, going: their positions, [tokens].
     projections, transient: what it says of layers.
+    scorer: what scores new units for the keep policy. surprise: what it is told of tokens.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
     chunk: rows a step is meant to hold. position: the next token's. aside: per layer where the compute policy chooses,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
@@ -49,6 +52,8 @@ class Sequence:
     going: Tensor
     projections: Mapping[int, Projection]
     transient: Collection[int]
+    scorer: UnitScorer | None = None
+    surprise: Surprise | None = None
     planted: bool = False
     omitted: int = 0
     read_less: bool = False
@@ -62,6 +67,7 @@ class Sequence:
             holder = self.holder(layer)
             twin.caches.append(cache.fork() if holder == layer else twin.caches[holder])
         twin.aside = {layer: aside.fork() for layer, aside in self.aside.items()}
+        twin.surprise = None if self.surprise is None else self.surprise.fork()
         twin.stats = copy.copy(self.stats)
         return twin
 
@@ -72,6 +78,29 @@ class Sequence:
     def own_caches(self) -> list[LayerCache]:
         """Every cache once: layers may share them."""
         return [cache for layer, cache in enumerate(self.caches) if self.holder(layer) == layer]
+
+    def boundary(self) -> int | None:
+        """After how many tokens the caches are compressed next, if ever."""
+        return self.plan.keep.boundary(self.position, self.prompt)
+
+    def advance(self, decoder: Decoder, tokens: list[int], hidden: Tensor) -> None:
+        """Count `tokens` as done, and compress the caches where a boundary is reached.
+
+        hidden: [rows, hidden] after the last layer.
+        """
+        boundary = self.boundary()
+        if self.surprise is not None and boundary is not None:
+            self.surprise.note(decoder, hidden, tokens)
+        self.position += len(tokens)
+        if self.position != boundary:
+            return
+        following = self.boundary()
+        room = (self.prompt + HEADROOM if following is None else following) - self.position
+        noted = None if self.surprise is None else self.surprise.take()
+        for layer, window in enumerate(self.shape.windows):
+            if self.holder(layer) == layer:
+                moment = Moment(self.prompt, self.position, window, room, noted)
+                self.plan.keep.compress(self.caches[layer], moment)
 
     def window(self, window: int | None) -> int | None:
         """A layer's window as far as eviction goes: a token that is revived may need units that have left it."""
@@ -97,6 +126,8 @@ class Sequence:
         """Note the bytes held now, and the most each layer ever held."""
         self.stats.cache_bytes = sum(cache.nbytes for cache in self.own_caches())
         self.stats.peak_cache_bytes = sum(cache.peak_nbytes for cache in self.own_caches())
+        scores = sum(cache.peak_score_nbytes for cache in self.own_caches())
+        self.stats.aux_bytes = max(self.stats.aux_bytes, scores)
         self.stats.allocated_bytes = sum(cache.slab.nbytes for cache in self.own_caches())
 
 
@@ -122,13 +153,13 @@ def new_sequence(
 
     deep = deep or Deep.none(prompt)
     units = plan.compute.prompt_units(shape, prompt, deep)
-    rope_length = length if plan.keep.max_distance is None else min(length, plan.keep.max_distance)
+    rope_length = plan.keep.rope_positions(prompt, length - prompt)
     sequence = Sequence(
         plan=plan,
         shape=shape,
         caches=[],
         aside={layer: Aside(shape.hidden, dtype, device) for layer in sorted(plan.compute.entrances(shape))},
-        frequencies=decoder.rotary.choose(rope_length),
+        frequencies=decoder.rotary.choose(length if rope_length is None else min(length, rope_length)),
         prompt=prompt,
         chunk=chunk,
         position=0,
@@ -139,13 +170,21 @@ def new_sequence(
         going=torch.tensor(deep.positions, dtype=torch.int64, device=device),
         projections=plan.compute.projections(shape),
         transient=frozenset(plan.compute.transient(shape)),
+        surprise=None if plan.keep.surprisal is None else Surprise(plan.keep.surprisal),
         omitted=omitted,
     )
     for layer, (window, held) in enumerate(zip(shape.windows, units, strict=True)):
         if (holder := sequence.holder(layer)) != layer:
             sequence.caches.append(sequence.caches[holder])
             continue
-        limit = plan.keep.bound(chunk, sequence.window(window))
+        limit = plan.keep.bound(prompt, length - prompt, chunk, sequence.window(window))
         wanted = held + min(length - prompt, HEADROOM)
-        sequence.caches.append(LayerCache(make, max(1, wanted if limit is None else min(wanted, limit)), limit))
+        cache = LayerCache(
+            make,
+            max(1, wanted if limit is None else min(wanted, limit)),
+            limit,
+            scored=plan.keep.scores_units(window),
+        )
+        cache.rotated = not plan.keep.compact(window)
+        sequence.caches.append(cache)
     return sequence

@@ -1,16 +1,19 @@
 """The units that rows attend to in one layer, and how much the current token attends to each."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
+from winnow.kernels.attend.reference import visible
 from winnow.kernels.dots import dots
 from winnow.policies.base import Span
+from winnow.runtime.projected import Projected
 from winnow.runtime.segment import Segment
 
+VOTING_ROWS = 64  # the attention of so many rows at a time: a row is as long as the cache, for every query head
 ANYONE = -1  # in place of the position of a unit that every row sees
 
 
@@ -18,7 +21,8 @@ ANYONE = -1  # in place of the position of a unit that every row sees
 class View:
     """Units that rows attend to: tensors [kv_heads, units, head_dim], positions [..., units]; otherwise as `Span`.
 
-    order: what the rows' positions are compared with: the units' positions, or ANYONE.
+    order: what the rows' positions are compared with: the units' positions, or ANYONE. first: the place of the first of
+    them among the live units of the cache; the others follow it one by one where none is left out.
     """
 
     keys: Tensor
@@ -28,6 +32,11 @@ class View:
     past: int | None
     window: int | None
     query_limit: int | None
+    first: int = 0
+
+    def with_keys(self, keys: Tensor) -> "View":
+        """The same units with other keys."""
+        return replace(self, keys=keys)
 
 
 def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
@@ -53,33 +62,65 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     if part.late and span.window is None and part.sequence.plan.compute.relaxed:
         order = positions.clone()
         order[: len(order) - min(fresh, length)] = ANYONE
-    return View(keys, values, positions, order, past, span.window, span.query_limit)
+    place = span.start if span.start < cache.head else cache.head + span.start - cache.start
+    return View(keys, values, positions, order, past, span.window, span.query_limit, place)
 
 
-def attention_of(
-    queries: list[Tensor], views: list[View], part: Segment, sinks: Tensor | None, keywords: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """How much the last row of a part attends to each unit: [q_heads, units] float32, and their positions [units].
+def attention_of(queries: list[Tensor], views: list[View], part: Segment, rows: Projected) -> tuple[Tensor, Tensor]:
+    """How much the last row of a part attends to each unit: [q_heads, units] float32, and their positions [..., units].
 
     queries: per view [q_heads, head_dim].
     """
-    current, softcap = part.positions[-1], keywords["softcap"]
+    current = part.positions[-1]
     logits = []
     for query, view in zip(queries, views, strict=True):
-        each = keywords["scale"] * dots(query, view.keys)  # [q_heads, units]
-        if softcap is not None:
-            each = softcap * (each / softcap).tanh()
+        each = _capped(rows.scale * dots(query, view.keys), rows.softcap)  # [q_heads, units]
         if view.window is not None:
-            each = each.masked_fill(current - view.positions >= view.window, float("-inf"))
+            hidden = current - view.positions >= view.window
+            each = each.masked_fill(_per_query_head(hidden, len(each)), float("-inf"))
         logits.append(each)
     everything = torch.cat(logits, 1)
-    extra = sinks.float()[:, None] if sinks is not None else everything[:, :0]
+    extra = rows.sinks.float()[:, None] if rows.sinks is not None else everything[:, :0]
     weights = torch.cat((everything, extra), 1).softmax(-1)[:, : everything.shape[1]]
-    return weights, torch.cat([view.positions for view in views])
+    return weights, torch.cat([view.positions for view in views], -1)
+
+
+def weights_of(
+    queries: list[Tensor], views: list[View], part: Segment, rows: Projected, from_row: int
+) -> Iterator[Tensor]:
+    """How much rows of a part attend to each unit, [some rows, kv_heads, group, units] float32 at a time.
+
+    queries: per view [rows, q_heads, head_dim]; from_row: the first row that counts.
+    """
+    for start in range(from_row, part.rows, VOTING_ROWS):
+        block = slice(start, start + VOTING_ROWS)
+        logits = []
+        for query, view in zip(queries, views, strict=True):
+            kv_heads, units, head_dim = view.keys.shape
+            grouped = query[block].float().view(-1, kv_heads, query.shape[1] // kv_heads, head_dim)
+            each = _capped(rows.scale * torch.einsum("rhgd,hud->rhgu", grouped, view.keys.float()), rows.softcap)
+            seen = visible(part.positions[block], view.order, view.window).expand(kv_heads, -1, units)
+            logits.append(each.masked_fill(~seen.transpose(0, 1)[:, :, None], float("-inf")))
+        everything = torch.cat(logits, -1)
+        extra = everything[..., :0]
+        if rows.sinks is not None:
+            extra = rows.sinks.float().view(1, *everything.shape[1:3], 1).expand(len(everything), -1, -1, -1)
+        yield torch.cat((everything, extra), -1).softmax(-1)[..., : everything.shape[-1]]
 
 
 def mean_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
-    """What `attention_of` returns, as the mean over heads at each of `known` positions; [known] float32."""
+    """What `attention_of` returns, as the mean over query heads at each of `known` positions; [known] float32."""
     mean = weights.new_zeros(known)
-    mean[positions] = weights.mean(0)
-    return mean
+    if positions.dim() == 1:
+        mean[positions] = weights.mean(0)
+        return mean
+    return mean.index_add_(0, _per_query_head(positions, len(weights)).flatten(), (weights / len(weights)).flatten())
+
+
+def _per_query_head(of_units: Tensor, q_heads: int) -> Tensor:
+    """What is true of units, [units] or [kv_heads, units], once per query head where KV heads differ."""
+    return of_units if of_units.dim() == 1 else of_units.repeat_interleave(q_heads // len(of_units), 0)
+
+
+def _capped(logits: Tensor, softcap: float | None) -> Tensor:
+    return logits if softcap is None else softcap * (logits / softcap).tanh()

@@ -1,13 +1,35 @@
 """What every keep policy is."""
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import Tensor
 
-from winnow.policies.base import Policy, Span
+from winnow.policies.base import Policy, Scorer, Span
 
 if TYPE_CHECKING:
     from winnow.cache.layer import LayerCache
+
+# (layer, q, k, v) -> [kv_heads, rows] float32: scores of new units from the projections of their rows, unrotated,
+# q: [q_heads, rows, head_dim], k, v: [kv_heads, rows, head_dim].
+UnitScorer = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a layer's cache is compressed.
+
+    prompt: prompt tokens; known: tokens so far, all of which have their units. window: the layer's own. room: units
+    that are sure to come before the next time. surprisal: [tokens since the last time] float32, see
+    `KeepPolicy.surprisal`; None where it was not asked for.
+    """
+
+    prompt: int
+    known: int
+    window: int | None
+    room: int
+    surprisal: Tensor | None = None
 
 
 class KeepPolicy(Policy):
@@ -17,17 +39,19 @@ class KeepPolicy(Policy):
     # Whether it can act where the positions in a layer's cache have gaps, or do not rise because tokens were revived.
     takes_gaps: ClassVar[bool] = False
 
-    @property
-    def max_distance(self) -> int | None:
-        """How many rope positions are ever in use, where a policy bounds them: then a prompt may be of any length."""
+    def rope_positions(self, prompt: int, new: int) -> int | None:
+        """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None."""
         return None
 
-    def bound(self, chunk: int, window: int | None) -> int | None:
-        """The most units per KV head that a layer ever holds, `chunk` rows at a time; None: no bound.
+    def bound(self, prompt: int, new: int, chunk: int, window: int | None) -> int | None:
+        """The most units per KV head that a layer ever holds, `chunk` rows at a time; None: one for every token.
 
-        window: the layer's own.
+        prompt, new: tokens; window: the layer's own.
         """
         return window_bound(chunk, window)
+
+    def check_prompt(self, prompt: int) -> None:
+        """Raise InputError where a prompt of so many tokens cannot be kept this way."""
 
     def spans(self, cache: "LayerCache", rows: int, first: int, positions: Tensor, window: int | None) -> list[Span]:
         """What `rows` new rows see, their units being the last ones appended to `cache`.
@@ -37,8 +61,54 @@ class KeepPolicy(Policy):
         return cache_spans(cache, rows, window)
 
     def evict(self, cache: "LayerCache", window: int | None) -> None:
-        """Drop what no later row may see, after the attention of a step."""
+        """Drop what no later row may see, after the attention of a step in a layer."""
         evict_outside(cache, window)
+
+    def boundary(self, known: int, prompt: int) -> int | None:
+        """After how many tokens, more than `known`, all layers are compressed next; None: never again.
+
+        No step goes across it, so that what is kept does not depend on how the tokens arrive.
+        """
+        return None
+
+    def compress(self, cache: "LayerCache", moment: Moment) -> None:
+        """Drop units of a layer at a boundary, all layers having seen all tokens up to it."""
+
+    def compact(self, window: int | None) -> bool:
+        """Whether, in layers of this window, the rope position of a unit is its place among those that are kept.
+
+        Keys are kept unrotated then, and rotated when they are used, until no eviction is to come.
+        """
+        return False
+
+    def scores_units(self, window: int | None) -> bool:
+        """Whether every unit has a score, in layers of this window: see `LayerCache.scores`."""
+        return False
+
+    def unit_scorer(self, scorer: Scorer) -> UnitScorer | None:
+        """What scores units once and for all, when they are made; None: they begin with 0.
+
+        Raises ModelError where the model has no such thing.
+        """
+        return None
+
+    def voters(self, first: int, prompt: int) -> int | None:
+        """From which position on rows vote with their attention on all units; None: they do not.
+
+        first: the position of the first of some rows before the same boundary.
+        """
+        return None
+
+    def votes(self, weights: Tensor) -> Tensor:
+        """What rows add to the scores of units. weights: [rows, kv_heads, group, units] float32, 0 where a row does not
+        see a unit; returns [kv_heads, units]."""
+        return weights.mean(2).sum(0)
+
+    @property
+    def surprisal(self) -> Literal["next", "repeat"] | None:
+        """What to tell `compress` of every token: -ln P of the token itself ("next"), or of its repetition ("repeat"),
+        which is to come once more; the first of a text has no other than infinity."""
+        return None
 
 
 def cache_spans(cache: "LayerCache", rows: int, window: int | None) -> list[Span]:

@@ -41,11 +41,10 @@ class Streaming(KeepPolicy):
         self.require(self.sink >= 0, f"sink={self.sink} must be at least 0")
         self.require(self.recent >= 1, f"recent={self.recent} must be at least 1: a row sees at least itself")
 
-    @property
-    def max_distance(self) -> int:
+    def rope_positions(self, prompt: int, new: int) -> int:
         return self.sink + self.recent
 
-    def bound(self, chunk: int, window: int | None) -> int | None:
+    def bound(self, prompt: int, new: int, chunk: int, window: int | None) -> int | None:
         return window_bound(chunk, window) if self._window_governs(window) else self.sink + self.recent + chunk
 
     def spans(self, cache: LayerCache, rows: int, first: int, positions: Tensor, window: int | None) -> list[Span]:

@@ -1,0 +1,129 @@
+"""A cache of fixed size: after every chunk, each KV head of each layer keeps its best units and evicts the others.
+
+The policies that do so differ in how they score units, and in which they keep whatever their score.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from winnow.cache.layer import LayerCache
+from winnow.errors import InputError
+from winnow.policies.keep.base import KeepPolicy, Moment, evict_outside, window_bound
+
+LOCAL = 100  # the paper's tail of a prompt, Locret, table 6
+Positions = Literal["compact", "original"]
+
+
+class Budgeted(KeepPolicy):
+    """Base of the policies with a budget; their fields have these names and meanings.
+
+    budget: units per KV head that a layer keeps.
+    chunk: prompt tokens from one eviction to the next; None: one eviction, when the prompt is there (but for `local`).
+    local: last tokens of a prompt that stay beside the budget, whole; None: 100, or all but one of a shorter prompt.
+    positions: "compact": a unit is rotated at its place among the units that its head has kept, so that a prompt may be
+        longer than the model's positions; "original": at its place in the text.
+    decode_chunk: new tokens from one eviction to the next; None: none after the prompt.
+
+    A layer never holds more than budget + chunk units per KV head in prefill. Layers whose own sliding window is no
+    larger than the budget keep that window instead.
+    """
+
+    budget: int
+    chunk: int | None
+    local: int | None
+    positions: Positions
+    decode_chunk: int | None
+
+    def check(self) -> None:
+        self.require(self.budget >= 1, f"budget={self.budget} must be at least 1")
+        for name in ("chunk", "decode_chunk"):
+            value = getattr(self, name)
+            self.require(value is None or value >= 1, f"{name}={value} must be at least 1")
+        if self.local is not None:
+            self.require(self.local >= 0, f"local={self.local} must be at least 0")
+            self.require(
+                self.local <= self.budget,
+                f"budget={self.budget} is less than the {self.local} tokens that local={self.local} adds to it; "
+                "use a larger budget or a smaller local",
+            )
+
+    def check_prompt(self, prompt: int) -> None:
+        if self.local is not None and self.local >= prompt:
+            raise InputError(
+                f"{self.name}: local={self.local} leaves nothing of a prompt of {prompt} tokens; use at most "
+                f"local={prompt - 1}"
+            )
+
+    def tail(self, prompt: int) -> int:
+        """Last tokens of a prompt that stay beside the budget."""
+        return min(LOCAL, self.budget, prompt - 1) if self.local is None else self.local
+
+    def acts(self, window: int | None) -> bool:
+        """Whether layers of this window are compressed."""
+        return window is None or window > self.budget
+
+    def compact(self, window: int | None) -> bool:
+        return self.positions == "compact" and self.acts(window)
+
+    def scores_units(self, window: int | None) -> bool:
+        return self.acts(window)
+
+    def rope_positions(self, prompt: int, new: int) -> int | None:
+        return self._most(prompt, new) if self.positions == "compact" else None
+
+    def bound(self, prompt: int, new: int, chunk: int, window: int | None) -> int | None:
+        return self._most(prompt, new) if self.acts(window) else window_bound(chunk, window)
+
+    def boundary(self, known: int, prompt: int) -> int | None:
+        end = prompt - self.tail(prompt)
+        if known < end:
+            return end if self.chunk is None else min((known // self.chunk + 1) * self.chunk, end)
+        if self.decode_chunk is None:
+            return None
+        return prompt + (max(0, known - prompt) // self.decode_chunk + 1) * self.decode_chunk
+
+    def evict(self, cache: LayerCache, window: int | None) -> None:
+        if not self.acts(window):
+            evict_outside(cache, window)
+
+    def compress(self, cache: LayerCache, moment: Moment) -> None:
+        if not self.acts(moment.window):
+            return
+        self.update(cache, moment)
+        if cache.length > self.budget:
+            kept = self.choose(cache, moment).sort(-1).values
+            cache.retain(kept, room=moment.room)
+
+    def update(self, cache: LayerCache, moment: Moment) -> None:
+        """Bring the scores up to date before units are chosen."""
+
+    def choose(self, cache: LayerCache, moment: Moment) -> Tensor:
+        """[kv_heads or 1, budget] index of the live units that stay, in any order."""
+        scores = self.ranked(cache, moment)
+        if (protected := self.protected(moment)) > 0:
+            scores[:, -protected:] = torch.inf
+        if moment.window is not None:  # what has left the window is of no use to anyone
+            scores.masked_fill_(cache.live_positions() <= moment.known - moment.window, -torch.inf)
+        return scores.topk(self.budget, sorted=False).indices
+
+    def ranked(self, cache: LayerCache, moment: Moment) -> Tensor:
+        """[kv_heads, units] float32, a copy: units with a higher value stay."""
+        return cache.live_scores()
+
+    def protected(self, moment: Moment) -> int:
+        """How many of the newest units stay whatever their score."""
+        return 0
+
+    def prompt_ends(self, moment: Moment) -> bool:
+        """Whether this is the last eviction of the prompt."""
+        return moment.known == moment.prompt - self.tail(moment.prompt)
+
+    def _most(self, prompt: int, new: int) -> int:
+        """The most units per KV head at any time, for a prompt and `new` tokens after it."""
+        tail = self.tail(prompt)
+        filling = min(prompt - tail, self.budget + (prompt if self.chunk is None else self.chunk))
+        first = tail + (new if self.decode_chunk is None else min(new, self.decode_chunk))
+        later = 0 if self.decode_chunk is None or new <= self.decode_chunk else self.budget + self.decode_chunk
+        return max(filling, min(prompt - tail, self.budget) + first, min(later, prompt + new))

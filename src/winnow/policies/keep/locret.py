@@ -1,0 +1,85 @@
+"""Locret: trained heads decide what stays in a cache of fixed size."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from winnow.policies.base import Scorer
+from winnow.policies.keep.base import Moment, UnitScorer
+from winnow.policies.keep.budgeted import Budgeted, Positions
+
+
+@dataclass(frozen=True)
+class Locret(Budgeted):
+    """Keep the units that small trained heads expect to be attended to most (causal importance scores).
+
+    A unit's score is computed once, from the projections of its own token, and stored with it. After every chunk each
+    KV head of each layer keeps its `budget` best units; but for the last time, its newest `stabilizers` are among them
+    whatever their score.
+
+    budget: units per KV head that a layer keeps, in tokens.
+    chunk: prompt tokens from one eviction to the next; None: a single one.
+    stabilizers: newest units that stay while the prompt goes on, inside the budget; None: a quarter of the budget.
+    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    positions: "compact": rope positions are places among the kept units, as in the authors' code, and a prompt may be
+        longer than the model's positions; "original": places in the text.
+    heads: a directory of retaining heads; None: those that the LLM was given, or the bundled ones of this model.
+    decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt, as in the paper.
+
+    Source: Huang et al., Locret, arXiv:2410.01805, section 3 and algorithm 1; what the paper leaves open follows the
+    authors' code.
+    """
+
+    budget: int = 1024
+    chunk: int | None = 512
+    stabilizers: int | None = None
+    local: int | None = None
+    positions: Positions = "compact"
+    heads: str | None = None
+    decode_chunk: int | None = None
+
+    name = "locret"
+    source = "arXiv:2410.01805, section 3"
+    off: ClassVar = {"budget": 1_000_000_000}
+    trial: ClassVar = {"budget": 9, "chunk": 6, "stabilizers": 3, "local": 4}
+
+    def check(self) -> None:
+        super().check()
+        if self.stabilizers is not None:
+            self.require(self.stabilizers >= 0, f"stabilizers={self.stabilizers} must be at least 0")
+            self.require(
+                self.stabilizers < self.budget,
+                f"stabilizers={self.stabilizers} must be below budget={self.budget}, of which they are a part; "
+                "otherwise no unit is kept for its score",
+            )
+
+    def unit_scorer(self, scorer: Scorer) -> UnitScorer:
+        return scorer.retaining_heads(self.heads)
+
+    def protected(self, moment: Moment) -> int:
+        if self.prompt_ends(moment):
+            return 0
+        return self.budget // 4 if self.stabilizers is None else self.stabilizers
+
+
+@dataclass(frozen=True)
+class RandomHeads(Locret):
+    """The untrained control: Locret with random heads.
+
+    width: of their hidden layer. seed: of their weights; otherwise as `locret`.
+
+    Source: Huang et al., Locret, arXiv:2410.01805, appendix B.
+    """
+
+    width: int = 256
+    seed: int = 0
+
+    name = "random_heads"
+    source = "arXiv:2410.01805, appendix B"
+
+    def check(self) -> None:
+        super().check()
+        self.require(self.heads is None, "heads are random here; leave heads out, or use locret(heads=...)")
+        self.require(self.width >= 1, f"width={self.width} must be at least 1")
+
+    def unit_scorer(self, scorer: Scorer) -> UnitScorer:
+        return scorer.random_heads(self.width, self.seed)

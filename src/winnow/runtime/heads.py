@@ -1,0 +1,186 @@
+"""Retaining heads: small networks that say from a token's own projections how much later tokens will attend to it.
+
+One per layer, `score = W2 act(W1 [q; k; v])` without biases (Locret, arXiv:2410.01805, section 3.2), where q, k and v
+are those of all heads as attention is given them, unrotated; families that norm queries and keys have done so by then.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
+
+from winnow.errors import ModelError
+from winnow.policies.base import ModelShape
+from winnow.runtime.adapters import fingerprint
+
+WEIGHTS, CONFIG = "retaining_heads.safetensors", "config.json"
+BUNDLED = ("needle-heads",)
+INIT = 0.02  # the standard deviation of new weights: transformers' initializer_range, as in the authors' code
+
+
+@dataclass(frozen=True)
+class HeadsConfig:
+    """What retaining heads are for. base, fingerprint: of the model that they were trained on; width: of W1's output.
+
+    recipe, data, result: how they were made, for people.
+    """
+
+    base: str
+    fingerprint: str
+    layers: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    width: int
+    activation: str
+    recipe: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
+    result: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def inputs(self) -> int:
+        """The width of a token's projections: of all query, key and value heads."""
+        return (self.q_heads + 2 * self.kv_heads) * self.head_dim
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, shape: ModelShape, width: int) -> "HeadsConfig":
+        """For a model as it is now; the activation is that of its MLPs."""
+        config: Any = model.config
+        activation = getattr(config, "hidden_act", None) or config.hidden_activation
+        source = config.name_or_path or type(model).__name__
+        return cls(
+            base=Path(source).name if Path(source).exists() else source,
+            fingerprint=fingerprint(model),
+            layers=shape.layers,
+            q_heads=shape.q_heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            width=width,
+            activation=activation,
+        )
+
+
+class RetainingHeads:
+    """The heads of all layers. first: per layer [width, inputs]; second: per layer [kv_heads, width]."""
+
+    def __init__(self, config: HeadsConfig, first: list[Tensor], second: list[Tensor]) -> None:
+        self.config = config
+        self.first, self.second = first, second
+        self._activation = ACT2FN[config.activation]
+
+    @classmethod
+    def random(
+        cls, config: HeadsConfig, seed: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> "RetainingHeads":
+        """Untrained heads; the same seed gives the same."""
+        source = torch.Generator().manual_seed(seed)
+
+        def draw(rows: int, columns: int) -> Tensor:
+            return (INIT * torch.randn(rows, columns, generator=source)).to(device, dtype)
+
+        first = [draw(config.width, config.inputs) for _ in range(config.layers)]
+        return cls(config, first, [draw(config.kv_heads, config.width) for _ in range(config.layers)])
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """[kv_heads, rows] float32. q: [q_heads, rows, head_dim], k, v: [kv_heads, rows, head_dim], unrotated."""
+        return self.score(layer, joined(q, k, v)).T
+
+    def score(self, layer: int, inputs: Tensor) -> Tensor:
+        """[rows, inputs] -> [rows, kv_heads] float32; the last product is in float32, so that few scores are equal."""
+        hidden = self._activation(F.linear(inputs.to(self.first[layer].dtype), self.first[layer]))
+        return F.linear(hidden.float(), self.second[layer].float())
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "RetainingHeads":
+        """The same heads elsewhere; those of `self` are left as they are."""
+        move = [[weight.to(device, dtype) for weight in weights] for weights in (self.first, self.second)]
+        return RetainingHeads(self.config, *move)
+
+    def save(self, directory: str | Path) -> None:
+        """Write `retaining_heads.safetensors` and `config.json`."""
+        place = Path(directory)
+        place.mkdir(parents=True, exist_ok=True)
+        tensors = {}
+        for layer, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
+            for name, weight in (("fc1", first), ("fc2", second)):
+                tensors[f"layers.{layer}.{name}.weight"] = weight.detach().cpu().contiguous()
+        save_file(tensors, place / WEIGHTS)
+        text = json.dumps(dataclasses.asdict(self.config), ensure_ascii=False, indent=2)
+        (place / CONFIG).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "RetainingHeads":
+        """What `save` wrote, on the CPU. Raises ModelError where there is none or it is damaged."""
+        config = read_config(directory)
+        try:
+            tensors = load_file(Path(directory) / WEIGHTS)
+            first = [tensors.pop(f"layers.{layer}.fc1.weight") for layer in range(config.layers)]
+            second = [tensors.pop(f"layers.{layer}.fc2.weight") for layer in range(config.layers)]
+        except (SafetensorError, OSError, KeyError) as error:
+            raise ModelError(f"{directory}: {WEIGHTS} is damaged ({error}); train the heads again") from error
+        wanted = ((config.width, config.inputs), (config.kv_heads, config.width))
+        if tensors or any((f.shape, s.shape) != wanted for f, s in zip(first, second, strict=True)):
+            raise ModelError(f"{directory}: {WEIGHTS} does not hold what {CONFIG} says; train the heads again")
+        return cls(config, first, second)
+
+
+def joined(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Projections [heads, rows, head_dim] side by side, all query heads first: [rows, inputs]."""
+    return torch.cat([heads.transpose(0, 1).flatten(1) for heads in (q, k, v)], 1)
+
+
+def read_config(directory: str | Path) -> HeadsConfig:
+    """The config of heads in a directory. Raises ModelError where there is none or it is damaged."""
+    path = Path(directory) / CONFIG
+    if not path.is_file() or not (Path(directory) / WEIGHTS).is_file():
+        raise ModelError(f"{directory} holds no retaining heads: it needs {WEIGHTS} and {CONFIG}")
+    try:
+        found = HeadsConfig(**json.loads(path.read_text(encoding="utf-8")))
+        counts = (found.layers, found.q_heads, found.kv_heads, found.head_dim, found.width)
+        if found.activation not in ACT2FN or not all(isinstance(count, int) and count > 0 for count in counts):
+            raise ValueError("a count or the activation is wrong")
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelError(f"{path} is damaged ({error}); train the heads again") from error
+    return found
+
+
+def find_heads(source: str | Path) -> Path:
+    """The directory of heads: a local one, or bundled ones by name."""
+    return _bundled(str(source)) if str(source) in BUNDLED else Path(source)
+
+
+def bundled_for(model: PreTrainedModel) -> Path | None:
+    """The bundled heads that were trained on exactly these weights, if there are any."""
+    here = None
+    for name in BUNDLED:
+        place = _bundled(name)
+        if (place / CONFIG).is_file():
+            here = here or fingerprint(model)
+            if read_config(place).fingerprint == here:
+                return place
+    return None
+
+
+def load_heads(source: "str | Path | RetainingHeads", model: PreTrainedModel) -> RetainingHeads:
+    """Heads for a model, where it is and in its dtype. Raises ModelError where they were trained on another one."""
+    heads = source if isinstance(source, RetainingHeads) else RetainingHeads.load(find_heads(source))
+    if heads.config.fingerprint != fingerprint(model):
+        name = model.config.name_or_path or type(model).__name__
+        raise ModelError(
+            f"the retaining heads were trained on {heads.config.base}, and this model, {name}, has other weights; "
+            "use the heads trained on it, or train some with: winnow train locret"
+        )
+    return heads.to(model.device, model.dtype)
+
+
+def _bundled(name: str) -> Path:
+    return Path(str(resources.files("winnow"))) / "assets" / name

@@ -1,0 +1,93 @@
+"""What one layer's attention is given for the rows of a block, and how it is rotated."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from winnow.cache.layer import LayerCache
+from winnow.runtime.decoder import NOT_ROTATED, Decoder
+from winnow.runtime.segment import Segment
+
+Tables = dict[str | None, tuple[Tensor, Tensor]]
+
+
+class Ropes:
+    """cos and sin at rope positions other than the rows' own, for the parts of a block; the same in every layer."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._rotary = decoder.rotary
+        self._known: dict[tuple[int, int, int], Tables] = {}
+
+    def limited(self, part: Segment, limit: int) -> Tables:
+        """At the positions of a part's rows, but at most at `limit`."""
+        key = (id(part), -1, limit)
+        if key not in self._known:
+            self._known[key] = self._rotary.tables(part.sequence.frequencies, part.positions.clamp(max=limit))
+        return self._known[key]
+
+    def run(self, part: Segment, start: int, stop: int) -> Tables:
+        """At `start` .. `stop - 1`."""
+        key = (id(part), start, stop)
+        if key not in self._known:
+            places = torch.arange(start, stop, device=part.positions.device)
+            self._known[key] = self._rotary.tables(part.sequence.frequencies, places)
+        return self._known[key]
+
+
+@dataclass(frozen=True)
+class Projected:
+    """The projections of a block's rows in one layer, `[heads, rows, head_dim]`.
+
+    q, k: rotated at the rows' positions; raw_q, raw_k: unrotated. kind: the layer's in `Decoder.rope_kinds`. scale,
+    softcap, sinks: what its attention is done with.
+    """
+
+    decoder: Decoder
+    ropes: Ropes
+    kind: str | None
+    raw_q: Tensor
+    raw_k: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+
+    def rows(self, part: Segment) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v of a part, unrotated."""
+        rows = slice(part.start, part.stop)
+        return self.raw_q[:, rows], self.raw_k[:, rows], self.v[:, rows]
+
+    def append(self, part: Segment, cache: LayerCache, scores: Tensor | None, *, compact: bool) -> None:
+        """Give the cache the units of a part."""
+        rows = slice(part.start, part.stop)
+        keys = (self.raw_k if compact else self.k)[:, rows]
+        if compact and cache.rotated:
+            keys = self._rotate(keys, self.ropes.run(part, cache.length, cache.length + part.rows))
+        cache.append(keys, self.v[:, rows], part.positions, part.first if part.consecutive else None, scores)
+
+    def settle(self, part: Segment, cache: LayerCache) -> None:
+        """Rotate the keys of a compact cache for good: no unit of it will be evicted any more."""
+        if cache.length:
+            slots = slice(cache.start, cache.stop)
+            cache.slab.keys[:, slots] = self.placed(part, cache.slab.keys[:, slots], 0)
+        cache.rotated = True
+
+    def placed(self, part: Segment, keys: Tensor, first: int) -> Tensor:
+        """Keys [kv_heads, units, head_dim] of a compact cache, rotated at the rope positions from `first` on."""
+        return self._rotate(keys, self.ropes.run(part, first, first + keys.shape[1]))
+
+    def queries(self, part: Segment, limit: int | None = None, compact: int | None = None) -> Tensor:
+        """[rows, q_heads, head_dim], rotated at their positions, at most at `limit`, or so that the last one stands at
+        the end of a compact cache of `compact` units."""
+        rows = slice(part.start, part.stop)
+        if compact is not None:
+            return self._rotate(self.raw_q[:, rows], self.ropes.run(part, compact - part.rows, compact)).transpose(0, 1)
+        if limit is not None:
+            return self._rotate(self.raw_q[:, rows], self.ropes.limited(part, limit)).transpose(0, 1)
+        return self.q[:, rows].transpose(0, 1)
+
+    def _rotate(self, x: Tensor, tables: Tables) -> Tensor:
+        return x if self.kind is NOT_ROTATED else self.decoder.rotary.rotate(x[None], tables[self.kind])[0]
