@@ -80,7 +80,8 @@ class Plan:
         """Raise PlanError where a policy cannot act on a model of `shape`, before any work is done."""
         for policy in self.policies.values():
             policy.validate(shape)
-        if self.compute.entrances(shape) and self.compute.leaves_gaps and not self.keep.takes_gaps:
+        gaps = self.compute.leaves_gaps and not self.keep.takes_gaps
+        if self.compute.entrances(shape) and (gaps or not self.keep.takes_stops):
             raise PlanError(
                 f"{self.keep.name} needs every token in every layer, and {self.compute.name} leaves some out of some; "
                 "use one of them"

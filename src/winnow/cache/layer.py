@@ -173,6 +173,18 @@ class LayerCache:
         self.scores[:, : self.head] += votes[:, : self.head]
         self.scores[:, self.start : self.stop] += votes[:, self.head :]
 
+    def set_scores(self, scores: Tensor) -> None:
+        """Set the scores of the units appended last, the same in all heads: [units]."""
+        if self.scores is None:
+            raise ValueError("the units of this cache have no scores")
+        self.scores[:, self.stop - len(scores) : self.stop] = scores
+
+    def scale_scores(self, factor: float) -> None:
+        """Multiply the scores of all units."""
+        if self.scores is None:
+            raise ValueError("the units of this cache have no scores")
+        self.scores *= factor
+
     def live(self) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values `[kv_heads, length, head_dim]` and positions `[..., length]` of the live units; a copy."""
         slots = [torch.arange(0, self.head), torch.arange(self.start, self.stop)]

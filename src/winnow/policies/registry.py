@@ -10,7 +10,11 @@ from winnow.policies.compute.speed import Speed
 from winnow.policies.compute.static_prune import StaticPrune
 from winnow.policies.compute.swiftkv import SwiftKV
 from winnow.policies.keep.everything import Everything
+from winnow.policies.keep.h2o import H2O
 from winnow.policies.keep.locret import Locret, RandomHeads
+from winnow.policies.keep.scissorhands import Scissorhands
+from winnow.policies.keep.sirllm import SirLLM
+from winnow.policies.keep.snapkv import SnapKV
 from winnow.policies.keep.streaming import Streaming
 from winnow.policies.read.dense import Dense
 from winnow.policies.store.plain import Plain
@@ -28,6 +32,10 @@ _POLICIES: tuple[type[Policy], ...] = (
     Streaming,
     Locret,
     RandomHeads,
+    H2O,
+    SnapKV,
+    SirLLM,
+    Scissorhands,
     Dense,
     Plain,
 )

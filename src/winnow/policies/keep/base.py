@@ -38,6 +38,8 @@ class KeepPolicy(Policy):
     verb = "keep"
     # Whether it can act where the positions in a layer's cache have gaps, or do not rise because tokens were revived.
     takes_gaps: ClassVar[bool] = False
+    # Whether it can act where tokens stop at a layer; else it needs the projections of every token in every layer.
+    takes_stops: ClassVar[bool] = True
 
     def rope_positions(self, prompt: int, new: int) -> int | None:
         """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None."""

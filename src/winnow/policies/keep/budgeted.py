@@ -10,8 +10,10 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.errors import InputError
-from winnow.policies.keep.base import KeepPolicy, Moment, evict_outside, window_bound
+from winnow.policies.base import Span
+from winnow.policies.keep.base import KeepPolicy, Moment, cache_spans, evict_outside, window_bound
 
+SAME = 1e-5  # relative difference of scores that says nothing: rounding depends on which rows are computed together
 LOCAL = 100  # the paper's tail of a prompt, Locret, table 6
 Positions = Literal["compact", "original"]
 
@@ -29,6 +31,8 @@ class Budgeted(KeepPolicy):
     A layer never holds more than budget + chunk units per KV head in prefill. Layers whose own sliding window is no
     larger than the budget keep that window instead.
     """
+
+    takes_stops = False
 
     budget: int
     chunk: int | None
@@ -84,6 +88,12 @@ class Budgeted(KeepPolicy):
             return None
         return prompt + (max(0, known - prompt) // self.decode_chunk + 1) * self.decode_chunk
 
+    def spans(self, cache: LayerCache, rows: int, first: int, positions: Tensor, window: int | None) -> list[Span]:
+        if not self.acts(window):
+            return cache_spans(cache, rows, window)
+        # One row, too, is shown what has left its window: its votes are on all units of the cache.
+        return [Span(cache.start, cache.stop, cache.length - rows, window)]
+
     def evict(self, cache: LayerCache, window: int | None) -> None:
         if not self.acts(window):
             evict_outside(cache, window)
@@ -101,12 +111,12 @@ class Budgeted(KeepPolicy):
 
     def choose(self, cache: LayerCache, moment: Moment) -> Tensor:
         """[kv_heads or 1, budget] index of the live units that stay, in any order."""
-        scores = self.ranked(cache, moment)
+        ranks = newer_of_equals(self.ranked(cache, moment))
         if (protected := self.protected(moment)) > 0:
-            scores[:, -protected:] = torch.inf
+            ranks[:, -protected:] += cache.length
         if moment.window is not None:  # what has left the window is of no use to anyone
-            scores.masked_fill_(cache.live_positions() <= moment.known - moment.window, -torch.inf)
-        return scores.topk(self.budget, sorted=False).indices
+            ranks -= 2 * cache.length * (cache.live_positions() <= moment.known - moment.window)
+        return ranks.topk(self.budget, sorted=False).indices
 
     def ranked(self, cache: LayerCache, moment: Moment) -> Tensor:
         """[kv_heads, units] float32, a copy: units with a higher value stay."""
@@ -127,3 +137,20 @@ class Budgeted(KeepPolicy):
         first = tail + (new if self.decode_chunk is None else min(new, self.decode_chunk))
         later = 0 if self.decode_chunk is None or new <= self.decode_chunk else self.budget + self.decode_chunk
         return max(filling, min(prompt - tail, self.budget) + first, min(later, prompt + new))
+
+
+def newer_of_equals(scores: Tensor) -> Tensor:
+    """Ranks [heads, units] int64 of finite scores, all different, the highest for what should stay most.
+
+    Of units whose scores are the same but for rounding, such as those of a token repeated in the first layer, the newer
+    one ranks higher.
+    """
+    units = scores.shape[1]
+    values, order = scores.sort(-1, descending=True)
+    apart = values[:, :-1] - values[:, 1:] > SAME * values[:, :-1].abs()
+    level = torch.nn.functional.pad(apart, (1, 0)).cumsum(-1)  # 0 for the best
+    by_level = (level * units - order).argsort(-1)
+    ranks = torch.empty_like(order)
+    return ranks.scatter_(
+        1, order.gather(1, by_level), torch.arange(units - 1, -1, -1, device=scores.device).expand_as(order)
+    )

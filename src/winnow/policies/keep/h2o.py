@@ -1,0 +1,59 @@
+"""H2O: what has been attended to most, and what is new, stays in a cache of fixed size."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from winnow.policies.keep.base import Moment
+from winnow.policies.keep.budgeted import Budgeted, Positions
+
+
+@dataclass(frozen=True)
+class H2O(Budgeted):
+    """Keep the units that have received most attention so far (heavy hitters), and the newest ones.
+
+    A unit's score is the sum of the attention weights that all rows up to now have given it, as the mean over the query
+    heads of its group; it grows for as long as the unit stays, so early units have had more rows to collect from.
+
+    budget: units per KV head that a layer keeps, in tokens.
+    chunk: prompt tokens from one eviction to the next; None: a single one, with full attention over the prompt before
+        it, as in the authors' code.
+    recent: newest units that always stay, inside the budget; None: half of the budget, as in the paper.
+    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
+        positions; "original": places in the text. The authors' code has both.
+    decode_chunk: new tokens from one eviction to the next, 1 in the authors' code; None: none is evicted after the
+        prompt. At the first of these evictions the `local` tokens become units like any others.
+
+    With chunk=None and local=0 this is the authors' form; they score every query head by itself and do not take grouped
+    queries. The attention weights of every row before an eviction are computed a second time, for their sums.
+
+    Source: Zhang et al., H2O, arXiv:2306.14048, section 4 and algorithm 1; the authors' code.
+    """
+
+    budget: int = 1024
+    chunk: int | None = 512
+    recent: int | None = None
+    local: int | None = None
+    positions: Positions = "original"
+    decode_chunk: int | None = 1
+
+    name = "h2o"
+    source = "arXiv:2306.14048, section 4"
+    off: ClassVar = {"budget": 1_000_000_000}
+    trial: ClassVar = {"budget": 9, "chunk": 6, "recent": 4, "local": 4}
+
+    def check(self) -> None:
+        super().check()
+        if self.recent is not None:
+            self.require(self.recent >= 0, f"recent={self.recent} must be at least 0")
+            self.require(
+                self.recent < self.budget,
+                f"recent={self.recent} must be below budget={self.budget}, of which it is a part; otherwise no unit is "
+                "kept for its score",
+            )
+
+    def voters(self, first: int, prompt: int) -> int | None:
+        return None if self.boundary(first, prompt) is None else 0
+
+    def protected(self, moment: Moment) -> int:
+        return self.budget // 2 if self.recent is None else self.recent

@@ -1,0 +1,72 @@
+"""Scissorhands: what recent rows mostly passed over leaves a cache of fixed size."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from winnow.policies.keep.base import Moment
+from winnow.policies.keep.budgeted import Positions
+from winnow.policies.keep.window_votes import WindowVotes
+
+
+@dataclass(frozen=True)
+class Scissorhands(WindowVotes):
+    """Drop the units that the last rows most often gave less than an even share of their attention.
+
+    A row that sees t units passes over those to which it gives less than 1/t of its attention, as the mean over the
+    query heads of a KV head. The units that most of the last `window` rows have passed over go; of equal ones, the
+    older.
+
+    budget: units per KV head that a layer keeps, in tokens.
+    chunk: prompt tokens from one eviction to the next; None: a single one, with full attention over the prompt before
+        it.
+    window: last rows before an eviction whose attention counts; where the eviction before is nearer than that, only
+        the rows since then.
+    recent: newest units that always stay, inside the budget.
+    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
+        positions; "original": places in the text.
+    decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
+
+    The count, its threshold, the window and the recent units are as its paper describes. Our reading is the rest: how
+    grouped query heads are joined; that a row counts for the units that it sees only, so that newer units have fewer
+    rows against them; that the older of equal units goes; and that `chunk` tells when units are dropped, all beyond the
+    budget at once, where the paper drops a fixed part of a full cache. Every layer has the same budget here; the paper
+    gives more to layers whose attention moves more.
+
+    Source: Liu et al., Scissorhands, arXiv:2305.17118, section 4 and algorithm 2.
+    """
+
+    budget: int = 1024
+    chunk: int | None = 512
+    window: int = 400
+    recent: int = 10
+    local: int | None = None
+    positions: Positions = "original"
+    decode_chunk: int | None = None
+
+    name = "scissorhands"
+    source = "arXiv:2305.17118, section 4"
+    off: ClassVar = {"budget": 1_000_000_000}
+    trial: ClassVar = {"budget": 9, "chunk": 6, "window": 5, "recent": 2, "local": 4}
+
+    def check(self) -> None:
+        super().check()
+        self.require(self.recent >= 0, f"recent={self.recent} must be at least 0")
+        self.require(
+            self.recent < self.budget,
+            f"recent={self.recent} must be below budget={self.budget}, of which it is a part; otherwise no unit is "
+            "kept for the attention it gets",
+        )
+
+    def protected(self, moment: Moment) -> int:
+        return self.recent
+
+    def votes(self, weights: Tensor) -> Tensor:
+        share = weights.mean(2)  # [rows, kv_heads, units]
+        given = share > 0
+        # A weight may round to 0 although the unit is seen; what a row sees ends at the last unit it gives any.
+        seen = given.flip(-1).cummax(-1).values.flip(-1)
+        low = share * given.sum(-1, keepdim=True) < 1
+        return -(low & seen).sum(0).float()

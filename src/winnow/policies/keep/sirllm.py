@@ -1,0 +1,105 @@
+"""SirLLM: tokens that surprised the model stay in a cache of fixed size."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from winnow.cache.layer import LayerCache
+from winnow.policies.keep.base import Moment
+from winnow.policies.keep.budgeted import Budgeted, Positions
+
+RECENT_PART = 7  # Locret's setting of it keeps the last 1000 of 7004 tokens, table 6
+
+
+@dataclass(frozen=True)
+class SirLLM(Budgeted):
+    """Keep the tokens that surprised the model most, the first ones and the last: the same in all layers and heads.
+
+    Of the tokens that a cache holds, the `budget - sink - recent` with the highest surprisal stay and the first `sink`;
+    the newest of the others, `recent` at least, fill the budget.
+
+    budget: units per KV head that a layer keeps, in tokens.
+    chunk: prompt tokens from one eviction to the next; None: a single one.
+    sink: first tokens of the text, which stay, inside the budget.
+    recent: newest tokens that surely stay, inside the budget; None: a seventh of the budget, as where Locret's authors
+        compare with it.
+    surprisal_of: "next": -ln P(token | the tokens before it), as published; infinite for the first token of the text,
+        which has none. "repeat": what the authors' code computes, -ln P(the token before it, once more), and the
+        highest value of the chunk for the first token of each chunk.
+    decay: what the surprisal of all tokens held is multiplied by after every eviction, above 0 and at most 1.
+    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    positions: "compact": rope positions are places among the kept units, as in the authors' code, and a prompt may be
+        longer than the model's positions; "original": places in the text.
+    decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
+
+    The authors evict before a chunk rather than after one, and count the chunk to come as part of their cache: with
+    their `start`, `recent` and `entropy` tokens and chunks of m, `budget` is start + recent + entropy - m here, `sink`
+    is their start, and entropy - m tokens stay for their surprisal. They leave the last chunk of a prompt whole; here
+    that is what `local` is for.
+
+    Source: Yao et al., SirLLM, arXiv:2405.12528, section 3; the authors' code.
+    """
+
+    budget: int = 1024
+    chunk: int | None = 512
+    sink: int = 4
+    recent: int | None = None
+    surprisal_of: Literal["next", "repeat"] = "next"
+    decay: float = 1.0
+    local: int | None = None
+    positions: Positions = "compact"
+    decode_chunk: int | None = None
+
+    name = "sirllm"
+    source = "arXiv:2405.12528, section 3"
+    off: ClassVar = {"budget": 1_000_000_000}
+    trial: ClassVar = {"budget": 9, "chunk": 6, "sink": 2, "recent": 2, "local": 4}
+
+    def check(self) -> None:
+        super().check()
+        self.require(self.sink >= 0, f"sink={self.sink} must be at least 0")
+        self.require(self.recent is None or self.recent >= 0, f"recent={self.recent} must be at least 0")
+        self.require(0 < self.decay <= 1, f"decay={self.decay} must be above 0 and at most 1")
+        self.require(
+            self._surprising > 0,
+            f"sink={self.sink} and recent={self._recent} must leave a part of budget={self.budget}; otherwise no token "
+            "is kept for its surprisal",
+        )
+
+    @property
+    def surprisal(self) -> Literal["next", "repeat"]:
+        return self.surprisal_of
+
+    def compress(self, cache: LayerCache, moment: Moment) -> None:
+        held = cache.length
+        super().compress(cache, moment)
+        if cache.length < held:
+            cache.scale_scores(self.decay)
+
+    def update(self, cache: LayerCache, moment: Moment) -> None:
+        assert moment.surprisal is not None
+        scores = moment.surprisal
+        if self.surprisal_of == "repeat":
+            scores = torch.cat((scores.max()[None], scores[:-1]))
+        cache.set_scores(scores)
+
+    def choose(self, cache: LayerCache, moment: Moment) -> Tensor:
+        scores = cache.live_scores()[0]
+        # Stable: the first token of a chunk may share its highest value, and the older of the two goes first.
+        order = scores.argsort(descending=True, stable=True)
+        stays = torch.zeros_like(scores, dtype=torch.bool)
+        stays[order[: self._surprising]] = True
+        stays[: self.sink] = True
+        places = torch.arange(len(scores), device=scores.device)
+        return places.masked_fill(stays, len(scores)).topk(self.budget, sorted=False).indices
+
+    @property
+    def _recent(self) -> int:
+        return self.budget // RECENT_PART if self.recent is None else self.recent
+
+    @property
+    def _surprising(self) -> int:
+        """How many tokens stay for their surprisal."""
+        return self.budget - self.sink - self._recent

@@ -1,0 +1,82 @@
+"""SnapKV: the last rows before an eviction vote on what stays in a cache of fixed size."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+from torch.nn.functional import avg_pool1d, max_pool1d
+
+from winnow.cache.layer import LayerCache
+from winnow.policies.keep.base import Moment
+from winnow.policies.keep.budgeted import Positions
+from winnow.policies.keep.window_votes import WindowVotes
+
+
+@dataclass(frozen=True)
+class SnapKV(WindowVotes):
+    """Keep the units that the last rows before an eviction attend to most, with their neighbours, and those rows' own.
+
+    The attention weights of the last `window` rows are summed per unit, pooled along the units of each KV head, and the
+    best `budget - window` units before the window stay beside its own.
+
+    budget: units per KV head that a layer keeps, the window's included, in tokens.
+    chunk: prompt tokens from one eviction to the next; None: a single one, with full attention over the prompt before
+        it, as in the paper.
+    window: last rows before an eviction, which vote and whose units stay; where the eviction before is nearer than
+        that, only the rows since then vote.
+    kernel: units that are pooled, an odd count: a unit and as many neighbours on either side. 1: none.
+    pooling: "avg": their mean, 0 counting for units beyond either end; "max": the best of them.
+    local: last tokens of the prompt that stay beside the budget, and come after the vote; None: 100, or all but one of
+        a shorter prompt. With 0 and a question at the end of the prompt, the question votes.
+    positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
+        positions; "original": places in the text, as in the authors' code.
+    decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt, as in the paper.
+
+    The votes of the query heads that share a KV head are averaged before they are pooled, and there is one selection
+    per KV head; the authors' code selects per query head, and so stores keys and values once per query head. It evicts
+    once, when the whole prompt is there: chunk=None and local=0.
+
+    Source: Li et al., SnapKV, arXiv:2404.14469, section 4; the authors' code.
+    """
+
+    budget: int = 1024
+    chunk: int | None = 512
+    window: int = 32
+    kernel: int = 5
+    pooling: Literal["avg", "max"] = "avg"
+    local: int | None = None
+    positions: Positions = "original"
+    decode_chunk: int | None = None
+
+    name = "snapkv"
+    source = "arXiv:2404.14469, section 4"
+    off: ClassVar = {"budget": 1_000_000_000}
+    trial: ClassVar = {"budget": 9, "chunk": 6, "window": 4, "kernel": 3, "local": 4}
+
+    def check(self) -> None:
+        super().check()
+        self.require(
+            self.window < self.budget,
+            f"window={self.window} must be below budget={self.budget}, of which its units are a part; otherwise none "
+            "is kept for its votes",
+        )
+        self.require(
+            self.kernel >= 1 and self.kernel % 2 == 1,
+            f"kernel={self.kernel} must be odd and at least 1, for as many neighbours on either side; "
+            f"use {max(1, self.kernel + 1)}",
+        )
+
+    def protected(self, moment: Moment) -> int:
+        return self.window
+
+    def ranked(self, cache: LayerCache, moment: Moment) -> Tensor:
+        scores = cache.live_scores()
+        before = slice(0, scores.shape[1] - self.window)
+        scores[:, before] = pooled(scores[:, before], self.kernel, self.pooling)
+        return scores
+
+
+def pooled(votes: Tensor, kernel: int, pooling: Literal["avg", "max"]) -> Tensor:
+    """[kv_heads, units] float32 -> the same shape: the mean or the maximum over each unit and its neighbours."""
+    pool = avg_pool1d if pooling == "avg" else max_pool1d
+    return pool(votes, kernel, stride=1, padding=kernel // 2)
