@@ -2,10 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from winnow.inspector import Trace
+from winnow.cli.inspect_plot import claim, retained_figure, shares
+from winnow.inspector import Snapshot, Trace
 
 PLAN = "lazyllm(layers=[1], keep=0.4, revive='never')"
 
@@ -99,6 +102,52 @@ def test_an_interrupted_prompt_leaves_nothing(winnow, tiny, tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
+def test_retained_draws_what_the_heads_kept(winnow, tiny, document, tmp_path):
+    picture, file = tmp_path / "kept.png", tmp_path / "trace.json"
+    flags = ("-m", tiny, "--no-chat", "--max-tokens", 2, "--ignore-eos", "--out", tmp_path / "page.html")
+    plan = "random_heads(budget=40, chunk=100, local=8, width=8)"
+    arguments = ("inspect", "-f", document, *flags, "-p", plan, "--retained", picture, "--trace", file)
+    result = winnow(*arguments, "--json")
+    assert (result.json["retained"], picture.read_bytes()[:8]) == (str(picture), b"\x89PNG\r\n\x1a\n")
+    trace = Trace.from_dict(json.loads(file.read_text(encoding="utf-8")))
+    assert [snapshot.known for snapshot in trace.snapshots[:2]] == [100, 200]
+    assert trace.snapshots[-1].known == trace.prompt
+    assert f"wrote {picture}" in winnow(*arguments).out.replace("\n", "")
+
+    figure = retained_figure(trace)
+    panels = figure.axes[: trace.layers * trace.kv_heads]
+    assert len(figure.axes) == len(panels) + 1  # the legend
+    for number, axis in enumerate(panels):
+        layer, head = trace.layers - 1 - number // trace.kv_heads, number % trace.kv_heads
+        drawn = axis.images[0].get_array()
+        wanted = shares(trace, layer, head, drawn.shape[1])
+        assert len(drawn) == len(trace.snapshots)
+        assert (drawn.filled(-1) == np.nan_to_num(wanted, nan=-1)).all()
+    assert claim(trace).startswith(f"A KV head keeps 48 of {trace.prompt} tokens; ")
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(1, 1), (8, 2), (16, 8)])
+def test_the_figure_fits_any_model(layers, heads):
+    kept = Snapshot(known=9, kept=((((0, 4),),) * heads,) * layers)
+    trace = Trace("m", "p", layers, heads, (), 9, 0, (), None, {}, (), (replace(kept, known=5), kept))
+    figure = retained_figure(trace)
+    assert len(figure.axes) == layers * heads + 1
+    wide, high = figure.get_size_inches()
+    assert 3 < wide < 13
+    assert 2.5 < high < 21
+    assert claim(trace) == "A KV head keeps 4 of 9 tokens; 56 % of them stay in no head"
+    uneven = replace(trace, snapshots=(replace(kept, kept=((((0, 4),), ((3, 9),)),)),))
+    assert claim(uneven) == "A KV head keeps 4 to 6 of 9 tokens; 0 % of them stay in no head"
+
+
+def test_retained_needs_matplotlib(refuses, tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("winnow.cli.inspect.find_spec", lambda name: None)
+    said = refuses("hello", "-m", tiny, "-p", "streaming", "--retained", "a.png")
+    assert all(word in said for word in ("--retained needs matplotlib", "bench"))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -112,6 +161,11 @@ def test_an_interrupted_prompt_leaves_nothing(winnow, tiny, tmp_path, monkeypatc
         (["hello", "--out", "a.html", "--trace", "./a.html"], ["--out and --trace"]),
         (["hello", "--out", "missing/a.html"], ["cannot write missing/a.html"]),
         (["hello", "--out", "a.html", "--trace", "missing/a.json"], ["cannot write missing/a.json"]),
+        (["hello", "--out", "a.html", "-p", "streaming", "--retained", "a.html"], ["--out and --retained"]),
+        (["hello", "--trace", "a.png", "-p", "streaming", "--retained", "./a.png"], ["--trace and --retained"]),
+        (["hello", "-p", "streaming", "--retained", "missing/a.png"], ["cannot write missing/a.png"]),
+        (["hello", "-p", "full", "--retained", "a.png"], ["--retained", "'full' evicts none"]),
+        (["hello", "--retained", "a.png"], ["'lazyllm' evicts none"]),
         (["hello", "-m", "nowhere/at/all"], ["nowhere/at/all"]),
     ],
 )

@@ -17,7 +17,7 @@ from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.errors import CapacityError, InputError, PlanError
 from winnow.inspector import Recorder, Trace, record, render
-from winnow.inspector.page import embedded
+from winnow.inspector.page import SCRIPTS, embedded
 from winnow.inspector.runs import count, pack, positions, runs_of, unpack
 from winnow.inspector.texts import token_texts
 from winnow.inspector.trace import State
@@ -30,6 +30,7 @@ PLANS = [
     "lazyllm(layers=[1, 3], keep=[0.5, 0.4])",
     "lazyllm(layers=[2], keep=0.3, prune_generated=True, revive='causal')",
     "lazyllm(layers=[1], keep=0.4, revive='never')",
+    "random_heads(budget=9, chunk=6, stabilizers=3, local=4, width=8, decode_chunk=3)",
 ]
 NEEDLE = resources.files("winnow") / "assets" / "needle" / "config.json"
 WEB = resources.files("winnow.inspector") / "web"
@@ -78,13 +79,13 @@ def test_states_are_those_of_the_caches(llm, ids, plan):
     for step in recorder.steps():
         state = recorder._state
         for layer, (cache, at) in enumerate(zip(state.caches, step.layers, strict=True)):
-            held = set(cache.live_positions().tolist())
+            held = set(cache.live_positions().flatten().tolist())
             aside = set(state.aside[layer].live.tolist()) if layer in state.aside else set()
             sets = {
                 name: set(positions(getattr(at, name))) for name in ("computed", "revived", "read", "held", "aside")
             }
             assert (sets["held"], sets["aside"]) == (held, aside)
-            assert at.units_held == len(held) * 2
+            assert at.units_held == cache.length * 2
             assert sets["revived"] <= sets["computed"]
             assert held - before[layer] <= sets["computed"]
             assert not aside & held
@@ -209,7 +210,7 @@ def damaged(document, path, value):
     ("path", "value", "says"),
     [
         (["format"], "other", "not a trace"),
-        (["version"], 2, "version 2"),
+        (["version"], 3, "version 3"),
         (["sets", 1], [1], "odd number"),
         (["sets", 1], [0, 0], "run"),
         (["sets", 1], [0, 99], "does not fit"),
@@ -287,6 +288,6 @@ def test_the_page_reads_the_states_that_the_trace_has(llm, ids, plan, tmp_path):
 @pytest.mark.skipif(NODE is None, reason="there is no node to check the page's script")
 def test_the_script_of_the_page_parses(tmp_path):
     whole = tmp_path / "whole.js"
-    whole.write_text("\n".join((WEB / name).read_text() for name in ("cells.js", "grid.js", "page.js")))
+    whole.write_text("\n".join((WEB / name).read_text() for name in SCRIPTS))
     checked = subprocess.run([NODE, "--check", whole], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr

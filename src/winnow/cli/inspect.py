@@ -2,6 +2,9 @@
 
 import json
 import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +14,10 @@ from rich.table import Table
 from winnow.bench.evaluate import environment
 from winnow.cli import options
 from winnow.cli.inputs import check_outputs, load_model, prompt_ids, read_prompt
+from winnow.cli.inspect_plot import plot_retained
 from winnow.cli.run import Chat, PromptFile, PromptText, Question
 from winnow.cli.terminal import Meter, console, interruptible, new_table, print_json
-from winnow.errors import InputError
+from winnow.errors import InputError, MissingExtraError
 from winnow.inspector.page import render
 from winnow.inspector.recorder import Recorder
 from winnow.inspector.trace import Step, Trace
@@ -23,6 +27,9 @@ SHOWN = 40  # steps in the table; of more, the first and the last ones
 ENDING = 5
 
 Out = Annotated[Path, typer.Option("--out", "--output", "-o", metavar="HTML", help="Write the page there.")]
+Retained = Annotated[
+    Path | None, typer.Option("--retained", metavar="PNG", help="Draw there what every layer and KV head kept.")
+]
 TraceFile = Annotated[Path | None, typer.Option("--trace", metavar="JSON", help="Write the trace there too.")]
 
 
@@ -41,11 +48,20 @@ def inspect(
     prefill_chunk: options.PrefillChunk = options.CHUNK,
     out: Out = Path("trace.html"),
     trace: TraceFile = None,
+    retained: Retained = None,
     as_json: options.Json = False,
 ) -> None:
-    """Continue a prompt greedily and draw which tokens each layer computed, reused, set aside and revived."""
+    """Continue a prompt greedily and draw which tokens each layer computed, reused, set aside and revived.
+
+    And, where the plan evicts units, which of them each KV head kept.
+    """
     chosen = Plan.parse(plan)
-    _check_paths(out, trace)
+    _check_paths(out, trace, retained)
+    if retained is not None and chosen.keep.identity:
+        raise InputError(
+            f"--retained draws which units stay, and plan {plan!r} evicts none; leave it out, or use a plan with a "
+            "keep policy, such as locret (winnow plans lists them)"
+        )
     text = read_prompt(prompt, file, question)
     llm = load_model(model, device, dtype, threads, prefill_chunk)
     ids = prompt_ids(llm, text, chat)
@@ -60,11 +76,16 @@ def inspect(
     if trace is not None:
         _write(trace, json.dumps(found.to_dict(), ensure_ascii=False, separators=(",", ":")) + "\n")
     _write(out, render(found))
+    if retained is not None:
+        plot_retained(retained, found)
     if as_json:
-        print_json(_record(found, out, trace) | environment(llm, model))
+        files = {"out": out, "trace": trace, "retained": retained}
+        print_json(_record(found, files) | environment(llm, model))
     else:
         console().print(steps_table(found))
         console().print(f"wrote {out} ({out.stat().st_size / 1000:,.0f} kB); open it in a browser")
+        if retained is not None:
+            console().print(f"wrote {retained}")
     if found.finish_reason is None:
         print("interrupted; this is what was finished", file=sys.stderr)
         raise typer.Exit(130)
@@ -102,8 +123,8 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %"
 
 
-def _record(trace: Trace, out: Path, file: Path | None) -> dict[str, Any]:
-    """The table's figures, and what they are about."""
+def _record(trace: Trace, files: Mapping[str, Path | None]) -> dict[str, Any]:
+    """The table's figures, and what they are about. files: what was written."""
     steps = [
         {
             "phase": step.phase,
@@ -124,21 +145,24 @@ def _record(trace: Trace, out: Path, file: Path | None) -> dict[str, Any]:
         "complete": trace.finish_reason is not None,
         "finish_reason": trace.finish_reason,
         "text": trace.text,
-        "out": str(out),
-        "trace": str(file) if file else None,
+        **{name: str(path) if path else None for name, path in files.items()},
         "stats": dict(trace.stats),
         "steps": steps,
     }
 
 
-def _check_paths(out: Path, trace: Path | None) -> None:
-    """Raise InputError, before any work, where the page or the trace cannot be written."""
+def _check_paths(out: Path, trace: Path | None, retained: Path | None) -> None:
+    """Raise InputError, before any work, where a file cannot be written, MissingExtraError where it cannot be drawn."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {out} is a web page and has to end in .html; --trace writes JSON")
-    if trace is not None and trace.resolve() == out.resolve():
-        raise InputError(f"--out and --trace are both {out}; give two names")
-    check_outputs(out, None)
-    check_outputs(trace, None)
+    named = {"--out": out, "--trace": trace, "--retained": retained}
+    for (one, path), (other, same) in combinations(named.items(), 2):
+        if path is not None and same is not None and path.resolve() == same.resolve():
+            raise InputError(f"{one} and {other} are both {path}; give two names")
+    for path in named.values():
+        check_outputs(path, None)
+    if retained is not None and find_spec("matplotlib") is None:
+        raise MissingExtraError("--retained needs matplotlib; install winnow with its extra 'bench'")
 
 
 def _write(path: Path, text: str) -> None:

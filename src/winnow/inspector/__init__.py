@@ -1,7 +1,7 @@
-"""Traces of what every step of a generation computed, read, held and set aside, and a web page over them."""
+"""Traces of what a generation computed, read, set aside and kept, step by step, and a web page over them."""
 
 from winnow.inspector.page import render
 from winnow.inspector.recorder import Recorder, record
-from winnow.inspector.trace import LayerStep, Step, Token, Trace
+from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
 
-__all__ = ["LayerStep", "Recorder", "Step", "Token", "Trace", "record", "render"]
+__all__ = ["LayerStep", "Recorder", "Snapshot", "Step", "Token", "Trace", "record", "render"]

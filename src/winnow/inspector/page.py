@@ -7,7 +7,7 @@ from importlib.resources import files
 from winnow.inspector.trace import Trace
 
 # In the order in which the page loads them: cells.js reads the trace, the others draw what it says.
-SCRIPTS = ("cells.js", "grid.js", "page.js")
+SCRIPTS = ("cells.js", "grid.js", "kept.js", "page.js")
 
 
 def render(trace: Trace) -> str:

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from winnow.inspector.runs import runs_of
 from winnow.inspector.texts import token_texts
-from winnow.inspector.trace import LayerStep, Step, Token, Trace
+from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
 from winnow.plan import Plan
 from winnow.runtime.forward import decode, prefill
 from winnow.runtime.llm import LLM
 from winnow.runtime.observer import Attended, Observer
 from winnow.runtime.sampling import Sampler, SamplingParams
 from winnow.runtime.scorer import admit
+from winnow.runtime.sequence import Sequence as State
 
 Progress = Callable[[int], None]
 
@@ -46,6 +47,8 @@ class Recorder(Observer):
         self._finish_reason: Literal["stop", "length"] | None = None
         self._steps: list[Step] = []
         self._layers: list[_Watched] = []
+        self._snapshots: list[Snapshot] = []
+        self._taken: list[Snapshot] = []  # in the step in progress
         self._stats: dict[str, int] = {}
 
     @property
@@ -89,11 +92,13 @@ class Recorder(Observer):
             finish_reason=self._finish_reason,
             stats=self._stats,
             steps=tuple(self._steps),
+            snapshots=tuple(self._snapshots),
         )
 
     def _clear(self) -> None:
         stats = self._state.stats
         self._layers = [_Watched() for _ in range(self._llm.decoder.shape.layers)]
+        self._taken = []
         self._before = (self._state.position, stats.rows_full, stats.units_full)
 
     def attended(self, attended: Attended) -> None:
@@ -105,6 +110,10 @@ class Recorder(Observer):
             # A copy: eviction at the end of this layer may move the cache's own positions.
             seen.read += [view.positions.clone() for view in views]
             seen.units += sum(view.keys.shape[0] * view.keys.shape[1] for view in views)
+
+    def compressed(self, sequence: State) -> None:
+        """What the runtime calls after it has compressed the caches."""
+        self._taken.append(_snapshot(sequence, self._llm.decoder.shape.kv_heads))
 
     def _note(self, phase: Literal["prefill", "decode"], token: int) -> Step:
         """The step just done, which chose `token`."""
@@ -131,8 +140,11 @@ class Recorder(Observer):
             units_full=state.stats.units_full - units_full,
             layers=tuple(layers),
         )
+        if phase == "prefill" and not any(snapshot.known == state.position for snapshot in self._taken):
+            self.compressed(state)
         self._ids.append(token)
         self._steps.append(step)
+        self._snapshots += self._taken
         state.measure()
         state.stats.new_tokens = len(self._steps)
         # Now, not when the trace is asked for: an interrupted step has counted rows that no step shows.
@@ -152,6 +164,16 @@ class _Watched:
         self.revived: list[Tensor] = []
         self.read: list[Tensor] = []
         self.units = 0
+
+
+def _snapshot(state: State, kv_heads: int) -> Snapshot:
+    """What every KV head holds now; where none differs from the others, a layer has its positions once."""
+    kept = []
+    for cache in state.caches:
+        positions = cache.live_positions()
+        each = [runs_of([row]) for row in positions] if positions.dim() == 2 else [runs_of([positions])] * kv_heads
+        kept.append(tuple(each))
+    return Snapshot(known=state.position, kept=tuple(kept))
 
 
 def record(

@@ -33,6 +33,13 @@ def positions(runs: Runs) -> Iterator[int]:
         yield from range(start, stop)
 
 
+def flip(runs: Runs, others: Runs) -> Runs:
+    """The positions that are in exactly one of the two; flipping the same ones twice changes nothing."""
+    # Membership turns over at the edges of runs; where both have one, it turns over twice.
+    edges = sorted({edge for run in runs for edge in run} ^ {edge for run in others for edge in run})
+    return tuple(zip(edges[::2], edges[1::2], strict=True))
+
+
 def pack(runs: Runs) -> list[int]:
     """`[skip, take, skip, take, ...]` from position 0: ((3, 5), (9, 10)) is [3, 2, 4, 1]."""
     packed, at = [], 0

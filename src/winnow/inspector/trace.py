@@ -4,17 +4,19 @@ A trace says nothing about policies: any policy can be recorded, and whoever wan
 write the JSON.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Literal
 
 from winnow.errors import InputError
-from winnow.inspector.runs import Runs, count, pack, unpack
+from winnow.inspector.runs import Runs, count
+from winnow.inspector.sets import SetTable, read_sets
 
 FORMAT = "winnow trace"
-VERSION = 1
+VERSION = 2
 SETS = ("computed", "revived", "read", "held", "aside")
+APART = ("entrances", "tokens", "stats", "steps", "snapshots")  # fields of a trace with a JSON form of their own
 
 
 class State(IntEnum):
@@ -107,13 +109,24 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """What every KV head held at one moment: right after the caches were compressed, or when the prompt was there.
+
+    known: tokens so far. kept: per layer, per KV head, the positions of its units.
+    """
+
+    known: int
+    kept: tuple[tuple[Runs, ...], ...]
+
+
+@dataclass(frozen=True)
 class Trace:
     """One generation.
 
     model, plan: names. layers, kv_heads: of the model. entrances: layers where the compute policy chooses who goes on.
     prompt: prompt tokens that the model saw; omitted: those that the plan removed before. tokens: the prompt's, then
     the new ones. finish_reason: "stop", "length", or None where the run was interrupted. stats: the counts of
-    `winnow.Stats`.
+    `winnow.Stats`. snapshots: in the order in which they were taken, that of `known`.
     """
 
     model: str
@@ -127,6 +140,7 @@ class Trace:
     finish_reason: str | None
     stats: Mapping[str, int]
     steps: tuple[Step, ...]
+    snapshots: tuple[Snapshot, ...]
 
     @property
     def text(self) -> str:
@@ -134,10 +148,11 @@ class Trace:
         return "".join(token.text for token in self.tokens[self.prompt :])
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form; equal sets of positions are written once."""
-        table = _Table()
-        steps = [_step_to_dict(step, table) for step in self.steps]
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("tokens", "stats", "steps")}
+        """The JSON form."""
+        table = SetTable()
+        steps = _steps_to_list(self.steps, table)
+        snapshots = _snapshots_to_list(self.snapshots, table)
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in APART}
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -145,17 +160,21 @@ class Trace:
             "entrances": list(self.entrances),
             "tokens": [{"id": token.id, "text": token.text} for token in self.tokens],
             "stats": dict(self.stats),
-            "sets": [pack(runs) for runs in table.index],
+            "sets": table.written,
             "steps": steps,
+            "snapshots": snapshots,
         }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "Trace":
-        """The trace that `to_dict` wrote. Raises InputError where the document is no trace of this version."""
+        """The trace that `to_dict` wrote, or that version 1 did, which had no snapshots; else raises InputError."""
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             raise InputError(f'this is not a trace: its "format" is not {FORMAT!r}')
-        if document.get("version") != VERSION:
-            raise InputError(f"the trace has version {document.get('version')!r}; this Winnow reads {VERSION}")
+        version = document.get("version")
+        if version == 1:
+            document = {**document, "snapshots": []}
+        elif version != VERSION:
+            raise InputError(f"the trace has version {version!r}; this Winnow reads 1 and {VERSION}; record it anew")
         try:
             return cls._read(document)
         except KeyError as error:
@@ -165,39 +184,69 @@ class Trace:
 
     @classmethod
     def _read(cls, document: Mapping[str, Any]) -> "Trace":
-        sets = [unpack(packed) for packed in document["sets"]]
-        plain = {f.name: document[f.name] for f in fields(cls) if f.name not in ("tokens", "steps", "entrances")}
+        sets = read_sets(document["sets"])
+        plain = {f.name: document[f.name] for f in fields(cls) if f.name not in APART}
         trace = cls(
             **plain,
             entrances=tuple(document["entrances"]),
             tokens=tuple(Token(token["id"], token["text"]) for token in document["tokens"]),
+            stats=document["stats"],
             steps=tuple(_step_from_dict(step, sets) for step in document["steps"]),
+            snapshots=tuple(_snapshot_from_dict(snapshot, sets) for snapshot in document["snapshots"]),
         )
-        for number, step in enumerate(trace.steps):
-            last = max((runs[-1][1] for at in step.layers for name in SETS if (runs := getattr(at, name))), default=0)
-            if len(step.layers) != trace.layers or last > step.fed[1] or step.produced >= len(trace.tokens):
-                raise ValueError(f"step {number} does not fit {trace.layers} layers and {len(trace.tokens)} tokens")
+        _check(trace)
         return trace
 
 
-@dataclass
-class _Table:
-    """Every set of positions once; layers between two choices of a compute policy share theirs."""
+def _check(trace: Trace) -> None:
+    """Raise ValueError where the parts of a trace do not fit each other."""
+    tokens = len(trace.tokens)
+    for number, step in enumerate(trace.steps):
+        end = _end(getattr(at, name) for at in step.layers for name in SETS)
+        if len(step.layers) != trace.layers or end > step.fed[1] or step.produced >= tokens:
+            raise ValueError(f"step {number} does not fit {trace.layers} layers and {tokens} tokens")
+    before = 0
+    for number, snapshot in enumerate(trace.snapshots):
+        end = _end(runs for heads in snapshot.kept for runs in heads)
+        if [len(heads) for heads in snapshot.kept] != [trace.kv_heads] * trace.layers:
+            raise ValueError(f"snapshot {number} does not fit {trace.layers} layers of {trace.kv_heads} KV heads")
+        if not max(end, before + 1) <= snapshot.known <= tokens:
+            raise ValueError(f"snapshot {number} of {snapshot.known} known tokens holds one of {end}, after {before}")
+        before = snapshot.known
 
-    index: dict[Runs, int] = field(default_factory=dict)
 
-    def add(self, runs: Runs) -> int:
-        return self.index.setdefault(runs, len(self.index))
+def _end(sets: Iterable[Runs]) -> int:
+    """One more than the last position in any of the sets."""
+    return max((runs[-1][1] for runs in sets if runs), default=0)
 
 
-def _step_to_dict(step: Step, table: _Table) -> dict[str, Any]:
-    layers = [
-        {name: table.add(getattr(layer, name)) for name in SETS}
-        | {"units_read": layer.units_read, "units_held": layer.units_held}
-        for layer in step.layers
-    ]
-    plain = {f.name: getattr(step, f.name) for f in fields(step)}
-    return {**plain, "fed": list(step.fed), "layers": layers}
+def _steps_to_list(steps: Sequence[Step], table: SetTable) -> list[dict[str, Any]]:
+    """The JSON form of steps; a layer's sets are mostly like those of the step before."""
+    written: list[dict[str, Any]] = []
+    for step in steps:
+        layers = []
+        for number, layer in enumerate(step.layers):
+            before = written[-1]["layers"][number] if written else {}
+            sets = {}
+            for name in SETS:
+                like = {before[other] for other in (name, "held") if before}
+                sets[name] = table.add(getattr(layer, name), *sorted(like))
+            layers.append({**sets, "units_read": layer.units_read, "units_held": layer.units_held})
+        plain = {f.name: getattr(step, f.name) for f in fields(step)}
+        written.append({**plain, "fed": list(step.fed), "layers": layers})
+    return written
+
+
+def _snapshots_to_list(snapshots: Sequence[Snapshot], table: SetTable) -> list[dict[str, Any]]:
+    """The JSON form of snapshots; what a head keeps is mostly like what it kept before."""
+    written: list[dict[str, Any]] = []
+    for snapshot in snapshots:
+        kept = []
+        for layer, heads in enumerate(snapshot.kept):
+            before = [[index] for index in written[-1]["kept"][layer]] if written else [[]] * len(heads)
+            kept.append([table.add(runs, *like) for runs, like in zip(heads, before, strict=True)])
+        written.append({"known": snapshot.known, "kept": kept})
+    return written
 
 
 def _step_from_dict(step: Mapping[str, Any], sets: list[Runs]) -> Step:
@@ -212,3 +261,8 @@ def _step_from_dict(step: Mapping[str, Any], sets: list[Runs]) -> Step:
     first, stop = step["fed"]
     plain = {name: step[name] for name in ("phase", "produced", "rows_full", "units_full")}
     return Step(**plain, fed=(first, stop), layers=tuple(layers))
+
+
+def _snapshot_from_dict(snapshot: Mapping[str, Any], sets: list[Runs]) -> Snapshot:
+    kept = tuple(tuple(sets[index] for index in heads) for heads in snapshot["kept"])
+    return Snapshot(known=snapshot["known"], kept=kept)

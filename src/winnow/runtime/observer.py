@@ -8,6 +8,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from winnow.runtime.segment import Segment
+    from winnow.runtime.sequence import Sequence
     from winnow.runtime.view import View
 
 
@@ -39,3 +40,7 @@ class Observer:
 
     def attended(self, attended: Attended) -> None:
         """Rows have attended in a layer."""
+
+    def compressed(self, sequence: "Sequence") -> None:
+        """The caches have been compressed at a boundary, `sequence.position` tokens being known; see
+        `KeepPolicy.boundary`."""

@@ -101,6 +101,8 @@ class Sequence:
             if self.holder(layer) == layer:
                 moment = Moment(self.prompt, self.position, window, room, noted)
                 self.plan.keep.compress(self.caches[layer], moment)
+        if self.observer is not None:
+            self.observer.compressed(self)
 
     def window(self, window: int | None) -> int | None:
         """A layer's window as far as eviction goes: a token that is revived may need units that have left it."""

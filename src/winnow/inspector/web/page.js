@@ -4,6 +4,7 @@ const trace = JSON.parse(document.getElementById("trace").textContent);
 const cells = new Cells(trace);
 const $ = (id) => document.getElementById(id);
 const grid = new Grid($("grid"), $("scroller"), $("spacer"), cells);
+const kept = cells.compresses ? new Kept($("heads"), cells) : null;
 const last = trace.steps.length - 1;
 const number = (value) => value.toLocaleString("en");
 const percent = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
@@ -63,7 +64,7 @@ function drawHead() {
   tile("units read by decode steps", percent(stats.units_read, stats.units_full),
     `${number(stats.units_read)} of ${number(stats.units_full)}`, share(stats.units_read, stats.units_full));
   tile("cache at the end", `${(stats.cache_bytes / 2 ** 20).toFixed(2)} MiB`,
-    stats.aux_bytes ? `and at most ${(stats.aux_bytes / 2 ** 20).toFixed(2)} MiB set aside` : "keys and values");
+    stats.aux_bytes ? `and at most ${(stats.aux_bytes / 2 ** 20).toFixed(2)} MiB besides` : "keys and values");
 }
 
 function drawLegend() {
@@ -165,10 +166,48 @@ function describe([layer, first, stop]) {
   return [quoted(first), " ", where, `, layer ${layer}: `, ["strong", state ? SAYS[state] : "not yet there"], since];
 }
 
+// One unit of a snapshot, or several tokens that share a column of pixels.
+function describeKept({ layer, head, snapshot, first, stop }) {
+  const { known } = trace.snapshots[snapshot], where = `, layer ${layer}, KV head ${head}, after ${number(known)} tokens: `;
+  const end = Math.min(stop, known);
+  const named = ["strong", stop - first > 1 ? `tokens ${number(first)}–${number(stop - 1)}` : `token ${number(first)}`];
+  const text = visible(trace.tokens.slice(first, stop).map((token) => token.text).join(""));
+  let held = 0;
+  eachRun(cells.sets[trace.snapshots[snapshot].kept[layer][head]], (from, to) => {
+    held += Math.max(0, Math.min(to, end) - Math.max(from, first));
+  });
+  const one = held ? "kept" : "not kept";
+  const says = end <= first ? "not known yet" : end - first > 1 ? `${held} of ${end - first} kept` : one;
+  return [["q", text.length > 60 ? `${text.slice(0, 60)}…` : text], " ", named, where, ["strong", says]];
+}
+
+function drawKept() {
+  if (!kept) return;
+  const count = trace.snapshots.length, sizes = trace.snapshots[count - 1].kept.flat().map((set) => cells.sizes[set]);
+  const [least, most] = [Math.min(...sizes), Math.max(...sizes)];
+  const units = least < most ? `${number(least)} to ${number(most)}` : number(most);
+  const rows = count > 1 ? `${count} moments from the first, on top, to the last` : "the moment when the prompt was there";
+  say($("moments"), `From left to right the text; ${rows}. At the end a KV head keeps `, ["b", units], ` of ${number(kept.tokens)} tokens.`);
+  kept.draw();
+}
+
+// In how many heads the token that is followed is kept.
+function followKept() {
+  if (!kept) return;
+  kept.chosen = grid.chosen;
+  kept.draw();
+  const holders = grid.chosen === null ? [] : cells.holders(grid.chosen), total = trace.layers * trace.kv_heads;
+  if (!holders.length) return $("followed").replaceChildren();
+  const told = holders.map(([known, count]) => `${count} after ${number(known)}`);
+  const shortened = told.length > 8 ? [...told.slice(0, 4), "…", ...told.slice(-3)] : told;
+  say($("followed"), quoted(grid.chosen), ` token ${number(grid.chosen)}: kept in so many of ${total} KV heads: ${shortened.join(", ")} tokens`);
+}
+
 function follow(token) {
   const spans = $("text").children;
   if (grid.chosen !== null && spans[grid.chosen]) spans[grid.chosen].classList.remove("chosen");
   grid.chosen = token;
+  followKept();
   if (token === null) {
     $("detail").replaceChildren();
     return grid.draw();
@@ -200,6 +239,12 @@ function go(to) {
   detail();
 }
 
+// What changes with the window and the theme.
+function redraw() {
+  go(step);
+  drawKept();
+}
+
 function play(on) {
   clearInterval(timer);
   timer = on ? setInterval(() => (step < last ? go(step + 1) : play(false)), 800) : null;
@@ -219,18 +264,23 @@ function setTheme(name) {
   const css = [...STATES, "future"].map(colour);
   const rgb = css.map((hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)));
   grid.palette = { css, rgb, ink: colour("ink"), soft: colour("soft"), panel: colour("panel"), mark: colour("mark") };
+  if (kept) kept.palette = { rgb, chosen: colour("revived") };
 }
 
 function point(cell, event) {
   grid.pointed = cell;
-  $("tip").hidden = !cell || !event;
-  if (cell && event) {
-    say($("tip"), ...describe(cell));
-    const box = $("tip").getBoundingClientRect();
-    $("tip").style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - box.width - 8))}px`;
-    $("tip").style.top = `${event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 12 : event.clientY + 18}px`;
-  }
+  tip(cell && describe(cell), event);
   grid.draw();
+}
+
+// Say something beside the mouse; nothing hides it.
+function tip(parts, event) {
+  $("tip").hidden = !parts || !event;
+  if ($("tip").hidden) return;
+  say($("tip"), ...parts);
+  const box = $("tip").getBoundingClientRect();
+  $("tip").style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - box.width - 8))}px`;
+  $("tip").style.top = `${event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 12 : event.clientY + 18}px`;
 }
 
 // Arrow keys inside the grid go from cell to cell.
@@ -246,6 +296,11 @@ function walk(key) {
 const onGrid = (event) => {
   const box = $("grid").getBoundingClientRect();
   return grid.at(event.clientX - box.left, event.clientY - box.top);
+};
+
+const describedAt = (event) => {
+  const found = kept.at(event);
+  return found && describeKept(found);
 };
 
 function listen() {
@@ -264,6 +319,9 @@ function listen() {
   $("grid").addEventListener("mousemove", (event) => point(onGrid(event), event));
   $("grid").addEventListener("mouseleave", () => point(null));
   $("grid").addEventListener("click", (event) => follow((onGrid(event) || [0, null])[1]));
+  $("heads").addEventListener("mousemove", (event) => tip(describedAt(event), event));
+  $("heads").addEventListener("mouseleave", () => tip(null));
+  $("heads").addEventListener("click", (event) => event.target.tagName === "CANVAS" && follow(kept.at(event).first));
   $("text").addEventListener("click", (event) => "token" in event.target.dataset && follow(Number(event.target.dataset.token)));
   $("scroller").addEventListener("wheel", (event) => {
     if (!event.ctrlKey && !event.metaKey) return;
@@ -272,9 +330,9 @@ function listen() {
   }, { passive: false });
   $("theme").addEventListener("click", () => {
     setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-    go(step);
+    redraw();
   });
-  addEventListener("resize", () => go(step));
+  addEventListener("resize", redraw);
   addEventListener("keydown", onKey);
 }
 
@@ -300,4 +358,6 @@ setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 drawHead();
 makeText();
 listen();
+$("keeping").hidden = !kept;
+drawKept();
 go(Number(location.hash.slice(1)) || 0); // trace.html#3 opens at step 3
