@@ -1,0 +1,111 @@
+"""One step of training of retaining heads: their error on a sample, its gradient, the update."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from winnow.errors import InputError
+from winnow.learn.heads_recipe import HeadsRecipe
+from winnow.learn.labels import Labelled
+from winnow.runtime.heads import RetainingHeads
+
+BETAS = (0.9, 0.95)
+BEST = 0.1  # the share of a prompt's tokens that `overlap` looks at
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How heads do on samples. regression: mean smooth L1 error; smoothness: mean squared difference of neighbouring
+    scores, summed over layers; loss: what is minimised; overlap: share of the tokens of the highest scores that are
+    among those of the highest targets, mean over layers and KV heads."""
+
+    loss: float
+    regression: float
+    smoothness: float
+    overlap: float
+
+    @classmethod
+    def mean(cls, several: "list[Figures]") -> "Figures":
+        """Of one or more samples."""
+        columns = zip(*(vars(each).values() for each in several), strict=True)
+        return cls(*(sum(column) / len(several) for column in columns))
+
+
+class HeadsLearner:
+    """Heads in float32, trained in place, and the optimizer of all of them.
+
+    No layer's heads see those of another, and clipping and AdamW look at each value alone; so the gradient is taken
+    one layer after the other, which needs the memory of one, and is that of the whole loss.
+    """
+
+    def __init__(self, heads: RetainingHeads, recipe: HeadsRecipe) -> None:
+        self.heads, self.recipe = heads, recipe
+        self._weights = [weight.requires_grad_() for weight in (*heads.first, *heads.second)]
+        self.optimizer = torch.optim.AdamW(self._weights, lr=recipe.learning_rate, betas=BETAS, fused=True)
+
+    def learn(self, step: int, labelled: Labelled) -> Figures:
+        """Take step number `step`, counted from 0. Raises InputError where the loss is no number."""
+        self.optimizer.zero_grad()
+        figures = self._figures(labelled, gradient=True)
+        if not math.isfinite(figures.loss):
+            raise InputError(
+                f"the loss is {figures.loss} at step {step + 1}; use a smaller learning rate, or the model in float32"
+            )
+        nn.utils.clip_grad_value_(self._weights, self.recipe.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.rate(step)
+        self.optimizer.step()
+        return figures
+
+    @torch.no_grad()
+    def judge(self, labelled: Labelled) -> Figures:
+        """How the heads do on a sample; they stay as they are."""
+        return self._figures(labelled, gradient=False)
+
+    def state(self) -> dict[str, Any]:
+        """What another learner needs to go on."""
+        return {"weights": [weight.detach() for weight in self._weights], "optimizer": self.optimizer.state_dict()}
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        for weight, saved in zip(self._weights, state["weights"], strict=True):
+            weight.copy_(saved)
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _figures(self, labelled: Labelled, *, gradient: bool) -> Figures:
+        """Over the layers of a sample; adds to the weights' gradients where those are wanted."""
+        layers, dtype = self.heads.config.layers, torch.bfloat16 if self.recipe.bf16 else torch.float32
+        heads = RetainingHeads(self.heads.config, [weight.to(dtype) for weight in self.heads.first], self.heads.second)
+        rows = []
+        for layer, (inputs, targets) in enumerate(zip(labelled.inputs, labelled.targets, strict=True)):
+            scores = heads.score(layer, inputs).T
+            regression, smoothness = errors(scores, targets)
+            if gradient:
+                (regression / layers + self.recipe.smoothing * smoothness).backward()
+            rows.append(torch.stack((regression.detach(), smoothness.detach(), overlap(scores.detach(), targets))))
+        table = torch.stack(rows)
+        regression, smoothness, best = (table.sum(0) / table.new_tensor((layers, 1, layers))).tolist()
+        return Figures(regression + self.recipe.smoothing * smoothness, regression, smoothness, best)
+
+
+def errors(scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The two parts of a layer's loss, scalars; scores, targets: [kv_heads, tokens], at least two tokens.
+
+    The mean smooth L1 error, and the mean squared difference of the scores of neighbouring tokens.
+    """
+    return F.smooth_l1_loss(scores, targets), scores.diff(dim=-1).square().mean()
+
+
+def overlap(scores: Tensor, targets: Tensor) -> Tensor:
+    """Which share of the tokens with the highest scores has the highest targets, mean over heads.
+
+    scores, targets: [kv_heads, tokens]; the highest tenth, at least one token.
+    """
+    count = max(1, int(BEST * targets.shape[-1]))
+    chosen = [torch.zeros_like(x, dtype=torch.bool).scatter(-1, x.topk(count).indices, True) for x in (scores, targets)]
+    return (chosen[0] & chosen[1]).sum().float() / (count * len(targets))
