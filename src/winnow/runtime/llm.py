@@ -196,8 +196,8 @@ class LLM:
         """
         chosen = self._plan(plan)
         tokens = self._ids(ids, 0)
-        self._check_length(len(tokens), 0, chosen)
         if decode_from is None:
+            self._check_length(len(tokens), 0, chosen)
             if not chosen.is_full:
                 raise PlanError(f"logits of a whole forward are for the full plan; give decode_from to run {chosen}")
             state = new_sequence(self.decoder, chosen, len(tokens), len(tokens), self.prefill_chunk)
@@ -206,6 +206,7 @@ class LLM:
             return logits_of(self.decoder, torch.cat(hidden)).clone()
         if not 1 <= decode_from <= len(tokens):
             raise InputError(f"decode_from={decode_from} must be between 1 and the {len(tokens)} tokens given")
+        self._check_length(decode_from, len(tokens) - decode_from, chosen)
         prompt, fed = tokens[:decode_from], tokens[decode_from:]
         state, seen = admit(self.decoder, self.tokenizer, chosen, prompt, len(fed), self.prefill_chunk)
         rows = [prefill(self.decoder, state, seen, self.prefill_chunk)]

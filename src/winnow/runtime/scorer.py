@@ -64,7 +64,6 @@ def admit(
     scorer = ModelScorer(decoder, tokenizer, chunk)
     kept = [ids[i] for i in plan.compute.shorten(ids, scorer)]
     deep = plan.compute.deep(kept, scorer)
-    plan.keep.check_prompt(len(kept))
     state = new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep)
     state.scorer = plan.keep.unit_scorer(scorer)
     if state.projections or state.deep.anchors:

@@ -179,11 +179,11 @@ def new_sequence(
         if (holder := sequence.holder(layer)) != layer:
             sequence.caches.append(sequence.caches[holder])
             continue
-        limit = plan.keep.bound(prompt, length - prompt, chunk, sequence.window(window))
-        wanted = held + min(length - prompt, HEADROOM)
+        new = min(length - prompt, HEADROOM)
+        limit, wanted = (plan.keep.bound(prompt, n, chunk, sequence.window(window)) for n in (length - prompt, new))
         cache = LayerCache(
             make,
-            max(1, wanted if limit is None else min(wanted, limit)),
+            max(1, held + new if wanted is None else min(held + new, wanted)),
             limit,
             scored=plan.keep.scores_units(window),
         )

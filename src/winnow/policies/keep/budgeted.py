@@ -24,6 +24,7 @@ class Budgeted(KeepPolicy):
     budget: units per KV head that a layer keeps.
     chunk: prompt tokens from one eviction to the next; None: one eviction, when the prompt is there (but for `local`).
     local: last tokens of a prompt that stay beside the budget, whole; None: 100, or all but one of a shorter prompt.
+        Of a prompt that is shortened before the model sees it, never more than all but one.
     positions: "compact": a unit is rotated at its place among the units that its head has kept, so that a prompt may be
         longer than the model's positions; "original": at its place in the text.
     decode_chunk: new tokens from one eviction to the next; None: none after the prompt.
@@ -62,7 +63,7 @@ class Budgeted(KeepPolicy):
 
     def tail(self, prompt: int) -> int:
         """Last tokens of a prompt that stay beside the budget."""
-        return min(LOCAL, self.budget, prompt - 1) if self.local is None else self.local
+        return min(min(LOCAL, self.budget) if self.local is None else self.local, prompt - 1)
 
     def acts(self, window: int | None) -> bool:
         """Whether layers of this window are compressed."""
