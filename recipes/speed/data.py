@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from recipes.needle.conversations import Conversation, draw_conversation
@@ -19,10 +20,19 @@ SHORT = 200  # characters that a text to hide facts in has at least, in hundreds
 LENGTHS = ((1024, 0.25), (2048, 0.35), (4096, 0.4))  # tokens at most, and the share of conversations
 
 
-def write_data(corpus: Path, out: Path, tokenizer: PreTrainedTokenizerBase, *, conversations: int, seed: int) -> None:
+def write_data(
+    corpus: Path,
+    out: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    conversations: int,
+    seed: int,
+    wanted: Callable[[Conversation], bool] = lambda said: True,
+) -> None:
     """Write `conversations` lines of {"messages": [...]} to `out` unless it is there; the same seed writes the same.
 
-    corpus: holds books.txt.xz, documents separated by <|endoftext|>. None of the evaluation's text is in it.
+    corpus: holds books.txt.xz, documents separated by <|endoftext|>. None of the evaluation's text is in it. wanted:
+    others are drawn in place of conversations that are not.
     """
     if out.exists():
         return
@@ -33,8 +43,11 @@ def write_data(corpus: Path, out: Path, tokenizer: PreTrainedTokenizerBase, *, c
     lines = []
     for index in track(range(conversations), "writing conversations"):
         rng = random.Random(f"{seed}/{index}")
-        tokens = rng.randint(512, rng.choices(lengths, shares)[0])
-        lines.append(_line(draw_conversation(rng, tokens, rng.choice(haystacks), tokenizer, vocabulary, keys=0.15)))
+        tokens = rng.randint(512, int(rng.choices(lengths, shares)[0]))
+        said = draw_conversation(rng, tokens, rng.choice(haystacks), tokenizer, vocabulary, keys=0.15)
+        while not wanted(said):
+            said = draw_conversation(rng, tokens, rng.choice(haystacks), tokenizer, vocabulary, keys=0.15)
+        lines.append(_line(said))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(lines), encoding="utf-8")
 

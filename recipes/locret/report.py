@@ -1,0 +1,133 @@
+"""The tables and the picture of the measurements: `python -m recipes.locret.report DIR --json FILE --markdown FILE
+--plot PNG`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .arms import FOUR, arms
+
+Record = dict[str, Any]
+TITLES = {
+    "policies": "Number retrieval at equal budgets, and Locret on four tasks",
+    "long": "At 16,384 tokens",
+    "four tasks": "The others on four tasks, at a sixteenth",
+    "heads": "Heads: what they were trained on, and how wide they are",
+    "parts": "Parts of Locret",
+}
+COLOURS = {"locret": "#d1495b", "random_heads": "#8c8c8c", "streaming": "#c9a227", "sirllm": "#6a994e"}
+
+
+def read(directory: Path) -> list[Record]:
+    """The records of a run of `python -m recipes.locret`, in the order of the arms."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in directory.glob("*.json")]
+    order = {(arm.group, arm.name): place for place, arm in enumerate(arms())}
+    return sorted(found, key=lambda record: (order[record["group"], record["name"]], record["length"]))
+
+
+def markdown(records: list[Record]) -> str:
+    """A table per group: an arm and a budget per line, a task per column, with 95 % intervals."""
+    lines: list[str] = []
+    for group, title in TITLES.items():
+        if mine := [record for record in records if record["group"] == group]:
+            lines += [f"## {title}", "", *_table(mine), ""]
+    return "\n".join(lines).strip() + "\n"
+
+
+def _table(records: list[Record]) -> list[str]:
+    tasks = [task for task in FOUR if any(task in record["tasks"] for record in records)]
+    lines = ["| | plan | tokens | budget | n | " + " | ".join(tasks) + " | most cache, MiB |"]
+    lines.append("| --- | --- | ---: | ---: | ---: |" + " ---: |" * (len(tasks) + 1))
+    for record in records:
+        plans = list(dict.fromkeys(each["plan"] for each in record["accuracy"]))
+        for plan, share in zip(plans, record["shares"], strict=True):
+            scores = {each["task"]: each for each in record["accuracy"] if each["plan"] == plan}
+            cells = [_score(scores[task]) if task in scores else "" for task in tasks]
+            budget = "all" if share == 1 else f"1/{share}"
+            peak = record["most_bytes"][plan]["peak_cache_bytes"] / 2**20
+            lines.append(
+                f"| {record['name']} | `{plan}` | {record['length']:,} | {budget} | {record['examples']} "
+                f"| {' | '.join(cells)} | {peak:.2f} |"
+            )
+    return lines
+
+
+def _score(each: Record) -> str:
+    return f"{100 * each['score']:.1f} ({100 * each['low']:.0f} to {100 * each['high']:.0f})"
+
+
+def plot(records: list[Record], path: Path) -> None:
+    """Left: number retrieval over the budget, a line per policy; right: Locret's tasks over the budget."""
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    policies = [record for record in records if record["group"] == "policies"]
+    for record in policies:
+        if record["name"] != "full":
+            strong = record["name"] == "locret"
+            _line(left, record, "number", record["name"], COLOURS.get(record["name"]), strong=strong)
+    [full] = [record for record in policies if record["name"] == "full"]
+    score = next(each["score"] for each in full["accuracy"] if each["task"] == "number")
+    left.axhline(100 * score, color="black", linewidth=1, linestyle=":", label="full attention")
+    left.set(title=f"number, {full['length']:,} tokens", ylabel="score, %", ylim=(-3, 103))
+    for record in records:
+        if record["name"] == "locret" and record["group"] in ("policies", "long"):
+            for task, colour in zip(FOUR, ("#d1495b", "#00798c", "#8c8c8c", "#edae49"), strict=True):
+                long = record["group"] == "long"
+                _line(right, record, task, f"{task}, {record['length']:,}", colour, strong=True, dashed=long)
+    right.set(title="locret")
+    for axis in (left, right):
+        axis.set(xscale="log", xlabel="budget, share of the prompt")
+        axis.set_xticks([1 / 32, 1 / 16, 1 / 8], ["1/32", "1/16", "1/8"])
+        axis.minorticks_off()
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=130)
+
+
+def _line(
+    axis: Axes, record: Record, task: str, label: str, colour: str | None, *, strong: bool, dashed: bool = False
+) -> None:
+    scores = [100 * each["score"] for each in record["accuracy"] if each["task"] == task]
+    if scores:
+        axis.plot(
+            [1 / share for share in record["shares"]],
+            scores,
+            color=colour,
+            marker="o",
+            linewidth=2.4 if strong else 1.3,
+            linestyle="--" if dashed else "-",
+            markersize=5 if strong else 3.5,
+            label=label,
+        )
+
+
+def main() -> None:
+    """Parse the flags, write what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.locret.report", description=__doc__)
+    parser.add_argument("directory", type=Path, help="the eval directory of a run")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--plot", type=Path)
+    flags = parser.parse_args()
+    records = read(flags.directory)
+    if not records:
+        parser.error(f"{flags.directory} holds no measurements; run python -m recipes.locret first")
+    if flags.json:
+        flags.json.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    if flags.markdown:
+        flags.markdown.write_text(markdown(records), encoding="utf-8")
+    else:
+        print(markdown(records), end="")
+    if flags.plot:
+        plot(records, flags.plot)
+
+
+if __name__ == "__main__":
+    main()
