@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winnow.bench.depth import Cell
+from winnow.bench.memory import MemoryRow
 from winnow.bench.sparsity import Profile
 from winnow.bench.sweep import ALL, FULL, SweepRow
 from winnow.bench.usage import Stage
@@ -188,6 +189,42 @@ def plot_sparsity(path: Path, profiles: Sequence[Profile], shares: Sequence[floa
     claim = f"{100 * held:.1f} % of the prompt gets {100 * float(mass):g} % of the attention (the median layer)"
     axis.set_title(claim, loc="left", fontweight="bold", fontsize=11)
     _save(figure, path)
+
+
+def plot_memory(path: Path, rows: Sequence[MemoryRow]) -> None:
+    """Growth of the peak memory and prompt tokens per second against the length, a line per plan."""
+    figure = _figure(10, 4)
+    panels: dict[str, Callable[[MemoryRow], float]] = {
+        "peak memory, x of the shortest": lambda row: row.growth,
+        "prompt tokens per second": lambda row: row.tokens_per_s,
+    }
+    plans = list(dict.fromkeys(row.plan for row in rows))
+    for axis, (label, value) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        for index, plan in enumerate(plans):
+            line = [row for row in rows if row.plan == plan]
+            lengths, color = [row.length for row in line], GREY if plan == FULL else f"C{index}"
+            axis.plot(
+                lengths, [value(row) for row in line], color=color, marker=MARKERS[index % len(MARKERS)], label=plan
+            )
+        ticks = sorted({row.length for row in rows})
+        axis.set_xscale("log")
+        axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axis.minorticks_off()
+        axis.set(xlabel="prompt tokens", ylabel=label)
+        axis.set_ylim(0, 1.1 * max(value(row) for row in rows))
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", frameon=False)
+    figure.suptitle(memory_claim(rows), x=0.01, ha="left", fontweight="bold", fontsize=11)
+    _save(figure, path)
+
+
+def memory_claim(rows: Sequence[MemoryRow]) -> str:
+    """By how much the memory of the longest prompt exceeds the shortest's, under the plan where that is least."""
+    longest = max(row.length for row in rows)
+    best = min((row for row in rows if row.length == longest), key=lambda row: row.growth)
+    shortest = min(row.length for row in rows if row.plan == best.plan)
+    return f"{best.plan}: {longest:,} tokens take {best.growth:.3f}x the memory of {shortest:,}"
 
 
 def _figure(width: float, height: float) -> "Figure":

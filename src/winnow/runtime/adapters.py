@@ -60,6 +60,11 @@ def fingerprint(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
+def dtype_hint(model: PreTrainedModel) -> str:
+    """The end of a message about weights that differ: a fingerprint is of bfloat16, which float16 has rounded away."""
+    return "; loaded in float16 no model is recognised, use bfloat16 or float32" if model.dtype == torch.float16 else ""
+
+
 def trained_in(source: str | Path) -> Trained | None:
     """What the `winnow.json` of a model or adapter says, None where there is none. source: a directory or a hub id.
 
@@ -123,6 +128,7 @@ def load_adapter(model: PreTrainedModel, directory: Path) -> Trained:
         raise ModelError(
             f"the adapter {directory.name} was trained on {record['base']['name']}, and this model, "
             f"{model.config.name_or_path or type(model).__name__}, has other weights; load it with its own"
+            f"{dtype_hint(model)}"
         )
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights

@@ -101,12 +101,13 @@ class Block:
         sequence, keep = part.sequence, part.sequence.plan.keep
         if sequence.observer is not None:
             sequence.observer.projected(self.layer, part, *rows.rows(part), rows.scale)
-        if not cache.rotated and keep.boundary(part.first, sequence.prompt) is None:
+        ahead = keep.boundary(part.first, sequence.prompt) is not None
+        if not cache.rotated and not ahead:
             rows.settle(part, cache)
         given = sequence.projections.get(self.layer)
         if given is not None and given.all_rows:
             return
-        score = sequence.scorer if keep.scores_units(window) else None
+        score = sequence.scorer if ahead and keep.scores_units(window) else None  # nobody asks for scores any more
         scores = None if score is None else score(self.layer, *rows.rows(part))
         rows.append(part, cache, scores, compact=keep.compact(window))
 

@@ -19,6 +19,7 @@ from winnow.errors import ModelError
 from winnow.kernels.launch import compile_kernels
 from winnow.kernels.linear import fast_linears
 from winnow.policies.base import ModelShape
+from winnow.runtime.adapters import dtype_hint
 from winnow.runtime.families import family_of
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
 from winnow.runtime.rotary import Rotary
@@ -84,7 +85,7 @@ class Decoder:
             if found is None:
                 raise ModelError(
                     f"{self.config.name_or_path or type(self.model).__name__} has no retaining heads; train some with "
-                    "winnow train locret and name their directory: locret(heads='DIR')"
+                    f"winnow train locret and name their directory: locret(heads='DIR'){dtype_hint(self.model)}"
                 )
             self._heads[source] = load_heads(found, self.model)
         return self._heads[source]

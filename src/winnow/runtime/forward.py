@@ -78,9 +78,12 @@ def prefill(
     decoder: Decoder, state: State, ids: list[int], chunk: int, progress: Callable[[int], None] = lambda tokens: None
 ) -> Tensor:
     """Process a prompt, `chunk` tokens a step; returns the logits after it, [vocab] float32. progress: tokens done."""
-    for start in range(0, len(ids), chunk):
-        piece = ids[start : start + chunk]
+    done = 0
+    while done < len(ids):
+        end = state.boundary()  # steps begin anew there, rather than leave slivers on both sides
+        piece = ids[done : done + (chunk if end is None else min(chunk, end - state.position))]
         [hidden] = advance(decoder, [(state, piece)], decode=False)
+        done += len(piece)
         progress(len(piece))
     return logits_of(decoder, hidden[-1:])[0]
 

@@ -21,7 +21,7 @@ from transformers.activations import ACT2FN
 
 from winnow.errors import ModelError
 from winnow.policies.base import ModelShape
-from winnow.runtime.adapters import fingerprint
+from winnow.runtime.adapters import dtype_hint, fingerprint
 
 WEIGHTS, CONFIG = "retaining_heads.safetensors", "config.json"
 BUNDLED = ("needle-heads",)
@@ -171,15 +171,18 @@ def bundled_for(model: PreTrainedModel) -> Path | None:
 
 
 def load_heads(source: "str | Path | RetainingHeads", model: PreTrainedModel) -> RetainingHeads:
-    """Heads for a model, where it is and in its dtype. Raises ModelError where they were trained on another one."""
+    """Heads for a model, where it is and in its dtype, but float32 for float16, whose range their sums may leave.
+
+    Raises ModelError where they were trained on another model.
+    """
     heads = source if isinstance(source, RetainingHeads) else RetainingHeads.load(find_heads(source))
     if heads.config.fingerprint != fingerprint(model):
         name = model.config.name_or_path or type(model).__name__
         raise ModelError(
             f"the retaining heads were trained on {heads.config.base}, and this model, {name}, has other weights; "
-            "use the heads trained on it, or train some with: winnow train locret"
+            f"use the heads trained on it, or train some with: winnow train locret{dtype_hint(model)}"
         )
-    return heads.to(model.device, model.dtype)
+    return heads.to(model.device, torch.float32 if model.dtype == torch.float16 else model.dtype)
 
 
 def _bundled(name: str) -> Path:

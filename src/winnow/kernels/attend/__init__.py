@@ -62,6 +62,9 @@ def attend(
     """
     _check(q, k, v, q_positions, k_positions, scale, past, sinks)
     rows, q_heads, head_dim = q.shape
+    if past is not None and window is None and k_positions.dim() == 2:  # the same triangle for all heads
+        k_positions = torch.arange(k.shape[1], device=k.device)
+        q_positions = torch.arange(past, past + rows, device=k.device)
     kernel = kernel_for(
         q.device.type, q.dtype, rows * q_heads // k.shape[0], head_dim,
         plain=softcap is None and sinks is None and not return_lse,

@@ -27,7 +27,8 @@ class Budgeted(KeepPolicy):
         Of a prompt that is shortened before the model sees it, never more than all but one.
     positions: "compact": a unit is rotated at its place among the units that its head has kept, so that a prompt may be
         longer than the model's positions; "original": at its place in the text.
-    decode_chunk: new tokens from one eviction to the next; None: none after the prompt.
+    decode_chunk: new tokens from one eviction to the next; None: none after the prompt. With compact positions a step
+        has to rotate all keys anew as long as evictions are to come.
 
     A layer never holds more than budget + chunk units per KV head in prefill. Layers whose own sliding window is no
     larger than the budget keep that window instead.
@@ -104,20 +105,20 @@ class Budgeted(KeepPolicy):
             return
         self.update(cache, moment)
         if cache.length > self.budget:
-            kept = self.choose(cache, moment).sort(-1).values
-            cache.retain(kept, room=moment.room)
+            cache.retain(self.choose(cache, moment), room=moment.room)
 
     def update(self, cache: LayerCache, moment: Moment) -> None:
         """Bring the scores up to date before units are chosen."""
 
     def choose(self, cache: LayerCache, moment: Moment) -> Tensor:
-        """[kv_heads or 1, budget] index of the live units that stay, in any order."""
-        ranks = newer_of_equals(self.ranked(cache, moment))
+        """[kv_heads, budget] or [budget] index of the live units that stay, ascending."""
+        scores = self.ranked(cache, moment)
+        most = torch.finfo(scores.dtype).max
         if (protected := self.protected(moment)) > 0:
-            ranks[:, -protected:] += cache.length
+            scores[:, -protected:] = most
         if moment.window is not None:  # what has left the window is of no use to anyone
-            ranks -= 2 * cache.length * (cache.live_positions() <= moment.known - moment.window)
-        return ranks.topk(self.budget, sorted=False).indices
+            scores.masked_fill_(cache.live_positions() <= moment.known - moment.window, -most)
+        return best(scores, self.budget)
 
     def ranked(self, cache: LayerCache, moment: Moment) -> Tensor:
         """[kv_heads, units] float32, a copy: units with a higher value stay."""
@@ -140,18 +141,16 @@ class Budgeted(KeepPolicy):
         return max(filling, min(prompt - tail, self.budget) + first, min(later, prompt + new))
 
 
-def newer_of_equals(scores: Tensor) -> Tensor:
-    """Ranks [heads, units] int64 of finite scores, all different, the highest for what should stay most.
+def best(scores: Tensor, count: int) -> Tensor:
+    """Index [heads, count], ascending, of the highest of finite scores [heads, units].
 
-    Of units whose scores are the same but for rounding, such as those of a token repeated in the first layer, the newer
-    one ranks higher.
+    Where several have the last place's score, but for rounding, as units of a token repeated have in the first layer,
+    the newest of them are taken.
     """
-    units = scores.shape[1]
-    values, order = scores.sort(-1, descending=True)
-    apart = values[:, :-1] - values[:, 1:] > SAME * values[:, :-1].abs()
-    level = torch.nn.functional.pad(apart, (1, 0)).cumsum(-1)  # 0 for the best
-    by_level = (level * units - order).argsort(-1)
-    ranks = torch.empty_like(order)
-    return ranks.scatter_(
-        1, order.gather(1, by_level), torch.arange(units - 1, -1, -1, device=scores.device).expand_as(order)
-    )
+    edge = scores.topk(count).values[:, -1:]
+    slack = SAME * edge.abs()
+    above = scores > edge + slack
+    level = (scores >= edge - slack) & ~above
+    room = count - above.sum(-1, keepdim=True)
+    newer = level.flip(-1).cumsum(-1).flip(-1)  # how many of the level stand here or later
+    return (above | (level & (newer <= room))).nonzero()[:, 1].view(len(scores), count)

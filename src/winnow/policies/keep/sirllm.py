@@ -93,7 +93,7 @@ class SirLLM(Budgeted):
         stays[order[: self._surprising]] = True
         stays[: self.sink] = True
         places = torch.arange(len(scores), device=scores.device)
-        return places.masked_fill(stays, len(scores)).topk(self.budget, sorted=False).indices
+        return places.masked_fill(stays, len(scores)).topk(self.budget).indices.sort().values
 
     @property
     def _recent(self) -> int:
