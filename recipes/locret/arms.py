@@ -76,15 +76,17 @@ def heads() -> list[Heads]:
 
 def arms() -> list[Arm]:
     """In the order of their worth."""
-    number = ("number",)
+    number, rest = ("number",), ("passkey", "kv", "multi_needle")
     made = [
         Arm("full", "policies", "full", shares=(1,)),
         Arm("locret", "policies", "locret(budget={budget})", MAIN),
-        *(Arm(name, "policies", plan, tasks=number) for name, plan in OTHERS),
-        Arm("locret", "long", "locret(budget={budget})", MAIN, lengths=(16384,)),
+        *(Arm(name, "policies", plan, shares=(16,), tasks=number) for name, plan in OTHERS),
+        *(Arm(name, "curve", plan, shares=(8, 32), tasks=number, examples=5) for name, plan in OTHERS),
+        *(Arm(name, "other tasks", plan, shares=(16,), tasks=rest, examples=5) for name, plan in OTHERS),
         Arm("full", "long", "full", lengths=(16384,), shares=(1,)),
-        *(Arm(name, "four tasks", plan, shares=(16,), examples=5) for name, plan in OTHERS),
     ]
+    for share in SHARES:
+        made.append(Arm(f"locret, 1/{share}", "long", "locret(budget={budget})", MAIN, (16384,), (share,)))
     small = {"tasks": number, "shares": (8, 16), "examples": 10}
     for each in heads()[1:]:
         made.append(Arm(each.name, "heads", "locret(budget={budget})", each.name, **small))  # type: ignore[arg-type]

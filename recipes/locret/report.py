@@ -15,9 +15,10 @@ from .arms import FOUR, arms
 
 Record = dict[str, Any]
 TITLES = {
-    "policies": "Number retrieval at equal budgets, and Locret on four tasks",
+    "policies": "Full attention and Locret on four tasks; number retrieval of all policies at a sixteenth",
+    "curve": "Number retrieval of the others at an eighth and at a 32nd",
+    "other tasks": "The others on the other tasks, at a sixteenth",
     "long": "At 16,384 tokens",
-    "four tasks": "The others on four tasks, at a sixteenth",
     "heads": "Heads: what they were trained on, and how wide they are",
     "parts": "Parts of Locret",
 }

@@ -46,7 +46,8 @@ def train(made: Heads, out: Path, threads: int) -> str:
 
 def measure(arm: Arm, length: int, out: Path, threads: int) -> str:
     """Answer the tasks under all budgets of an arm unless that was done; writes a record."""
-    record = out / "eval" / f"{arm.group}-{arm.name}-{length}.json".replace(" ", "-").replace(",", "")
+    name = f"{arm.group}-{arm.name}-{length}".replace(",", "").replace(" ", "-").replace("/", "-")
+    record = out / "eval" / f"{name}.json"
     if record.exists():
         return f"{record.stem}: there already"
     _quiet(threads)
