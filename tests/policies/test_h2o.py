@@ -49,7 +49,8 @@ def test_votes_are_summed_over_rows_and_averaged_over_the_group():
 def test_only_rows_before_an_eviction_vote():
     """Voting computes attention weights a second time."""
     assert H2O(chunk=6, local=4).voters(0, PROMPT) == 0
-    once = H2O(chunk=6, local=4, decode_chunk=None)
+    assert H2O(chunk=6, local=4, decode_chunk=None).voters(0, PROMPT) is None  # all fit
+    once = H2O(budget=9, chunk=6, local=4, decode_chunk=None)
     assert once.voters(PROMPT - 5, PROMPT) == 0
     assert once.voters(PROMPT - 4, PROMPT) is None
     assert once.voters(PROMPT + 3, PROMPT) is None

@@ -68,3 +68,10 @@ def test_heads_are_trained_measured_and_not_done_twice(out, monkeypatch):
     assert costs["cache_bytes"] > (128 + 100) * 8 * 2 * 128
     assert costs["aux_bytes"] == costs["peak_cache_bytes"] // 128 * 4
     assert "| tiny | `locret(budget=128)` | 256 | 1/2 | 1 |" in report.markdown([record])
+
+
+def test_the_labels_of_the_question_keep_its_answer():
+    oracle = pytest.importorskip("recipes.locret.oracle")
+    found = oracle.measure(LLM("needle"), "number", 1024, 2, any_question=False)
+    assert [each["budget"] for each in found] == [1024, 128, 64, 32]
+    assert found[1]["score"] == found[0]["score"] > 0

@@ -141,9 +141,12 @@ class LayerCache:
         per_head = slots.expand(kv_heads, kept)
         wanted = kept + room if self._limit is None else max(kept, min(kept + room, self._limit))
         target = self.slab if 2 * wanted >= self.slab.capacity else self._make(max(wanted, 1))
+        # What stays where it is need not be copied.
+        still = (slots == torch.arange(kept, device=slots.device)).cumprod(-1).sum(-1).min()
+        first = int(still) if target is self.slab else 0
         for head in range(kv_heads):
             for old, new in ((self.slab.keys, target.keys), (self.slab.values, target.values)):
-                new[head, :kept] = old[head, per_head[head]]
+                new[head, first:kept] = old[head, per_head[head, first:]]
         positions = self.positions.expand(*index.shape[:-1], self.positions.shape[-1])
         positions = positions.gather(-1, slots.expand(*positions.shape[:-1], kept))
         self.positions = positions.new_empty(*positions.shape[:-1], target.capacity)

@@ -62,7 +62,7 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 def dtype_hint(model: PreTrainedModel) -> str:
     """The end of a message about weights that differ: a fingerprint is of bfloat16, which float16 has rounded away."""
-    return "; loaded in float16 no model is recognised, use bfloat16 or float32" if model.dtype == torch.float16 else ""
+    return "; in float16 a model may not be recognised, load it in bfloat16" if model.dtype == torch.float16 else ""
 
 
 def trained_in(source: str | Path) -> Trained | None:

@@ -52,7 +52,6 @@ class Decoder:
         self.derived: dict[Any, Any] = {}  # what is computed from the weights once; see `refresh`
         self._derived_from: object = None
         self.default_heads: str | Path | RetainingHeads | None = None
-        self._heads: dict[object, RetainingHeads] = {}
 
     @property
     def device(self) -> torch.device:
@@ -80,22 +79,27 @@ class Decoder:
 
         Raises ModelError where there are none, or where they are another model's.
         """
-        if source not in self._heads:
+        self.refresh()
+        known = self.derived.setdefault("heads", {})
+        if source not in known:
             found = source or self.default_heads or bundled_for(self.model)
             if found is None:
                 raise ModelError(
                     f"{self.config.name_or_path or type(self.model).__name__} has no retaining heads; train some with "
                     f"winnow train locret and name their directory: locret(heads='DIR'){dtype_hint(self.model)}"
                 )
-            self._heads[source] = load_heads(found, self.model)
-        return self._heads[source]
+            known[source] = load_heads(found, self.model)
+        heads: RetainingHeads = known[source]
+        return heads
 
     def random_heads(self, width: int, seed: int) -> RetainingHeads:
         """Untrained retaining heads with `width` hidden values, drawn once."""
-        if (width, seed) not in self._heads:
+        known = self.derived.setdefault("random heads", {})
+        if (width, seed) not in known:
             config = HeadsConfig.of(self.model, self.shape, width)
-            self._heads[width, seed] = RetainingHeads.random(config, seed, self.dtype, self.device)
-        return self._heads[width, seed]
+            known[width, seed] = RetainingHeads.random(config, seed).beside(self.model)
+        heads: RetainingHeads = known[width, seed]
+        return heads
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows] token ids -> [1, rows, hidden]."""

@@ -100,6 +100,10 @@ class RetainingHeads:
         hidden = self._activation(F.linear(inputs.to(self.first[layer].dtype), self.first[layer]))
         return F.linear(hidden.float(), self.second[layer].float())
 
+    def beside(self, model: PreTrainedModel) -> "RetainingHeads":
+        """The same heads on a model's device and in its dtype, but float32 for float16, whose range sums may leave."""
+        return self.to(model.device, torch.float32 if model.dtype == torch.float16 else model.dtype)
+
     def to(self, device: torch.device, dtype: torch.dtype) -> "RetainingHeads":
         """The same heads elsewhere; those of `self` are left as they are."""
         move = [[weight.to(device, dtype) for weight in weights] for weights in (self.first, self.second)]
@@ -171,10 +175,7 @@ def bundled_for(model: PreTrainedModel) -> Path | None:
 
 
 def load_heads(source: "str | Path | RetainingHeads", model: PreTrainedModel) -> RetainingHeads:
-    """Heads for a model, where it is and in its dtype, but float32 for float16, whose range their sums may leave.
-
-    Raises ModelError where they were trained on another model.
-    """
+    """Heads for a model, beside it. Raises ModelError where they were trained on another one."""
     heads = source if isinstance(source, RetainingHeads) else RetainingHeads.load(find_heads(source))
     if heads.config.fingerprint != fingerprint(model):
         name = model.config.name_or_path or type(model).__name__
@@ -182,7 +183,7 @@ def load_heads(source: "str | Path | RetainingHeads", model: PreTrainedModel) ->
             f"the retaining heads were trained on {heads.config.base}, and this model, {name}, has other weights; "
             f"use the heads trained on it, or train some with: winnow train locret{dtype_hint(model)}"
         )
-    return heads.to(model.device, torch.float32 if model.dtype == torch.float16 else model.dtype)
+    return heads.beside(model)
 
 
 def _bundled(name: str) -> Path:

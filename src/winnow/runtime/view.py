@@ -92,6 +92,10 @@ def weights_of(
 
     queries: per view [rows, q_heads, head_dim]; from_row: the first row that counts.
     """
+    if part.rows == 1:
+        weights, _ = attention_of([query[-1] for query in queries], views, part, rows)
+        yield weights.view(1, len(views[0].keys), -1, weights.shape[1])
+        return
     for start in range(from_row, part.rows, VOTING_ROWS):
         block = slice(start, start + VOTING_ROWS)
         logits = []

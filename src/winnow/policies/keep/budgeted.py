@@ -31,7 +31,7 @@ class Budgeted(KeepPolicy):
         has to rotate all keys anew as long as evictions are to come.
 
     A layer never holds more than budget + chunk units per KV head in prefill. Layers whose own sliding window is no
-    larger than the budget keep that window instead.
+    larger than the budget keep that window instead, with units at their places in the text: only distances count there.
     """
 
     takes_stops = False

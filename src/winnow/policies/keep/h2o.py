@@ -53,7 +53,8 @@ class H2O(Budgeted):
             )
 
     def voters(self, first: int, prompt: int) -> int | None:
-        return None if self.boundary(first, prompt) is None else 0
+        fits = self.decode_chunk is None and prompt - self.tail(prompt) <= self.budget  # nothing is ever evicted
+        return None if fits or self.boundary(first, prompt) is None else 0
 
     def protected(self, moment: Moment) -> int:
         return self.budget // 2 if self.recent is None else self.recent

@@ -52,6 +52,8 @@ class Locret(Budgeted):
                 "otherwise no unit is kept for its score",
             )
 
+        self.require(self.heads != "", "heads='' is no directory; leave heads out for the model's own")
+
     def unit_scorer(self, scorer: Scorer) -> UnitScorer:
         return scorer.retaining_heads(self.heads)
 
