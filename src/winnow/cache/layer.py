@@ -165,28 +165,27 @@ class LayerCache:
 
     def live_scores(self) -> Tensor:
         """Scores [kv_heads, length] of the live units, in the order of their slots; a copy."""
-        if self.scores is None:
-            raise ValueError("the units of this cache have no scores")
-        return torch.cat((self.scores[:, : self.head], self.scores[:, self.start : self.stop]), 1)
+        scores = self._of_units()
+        return torch.cat((scores[:, : self.head], scores[:, self.start : self.stop]), 1)
 
     def add_scores(self, votes: Tensor) -> None:
         """Add `votes`, [kv_heads or 1, length], to the scores of the live units."""
-        if self.scores is None:
-            raise ValueError("the units of this cache have no scores")
-        self.scores[:, : self.head] += votes[:, : self.head]
-        self.scores[:, self.start : self.stop] += votes[:, self.head :]
+        scores = self._of_units()
+        scores[:, : self.head] += votes[:, : self.head]
+        scores[:, self.start : self.stop] += votes[:, self.head :]
 
     def set_scores(self, scores: Tensor) -> None:
         """Set the scores of the units appended last, the same in all heads: [units]."""
-        if self.scores is None:
-            raise ValueError("the units of this cache have no scores")
-        self.scores[:, self.stop - len(scores) : self.stop] = scores
+        self._of_units()[:, self.stop - len(scores) : self.stop] = scores
 
     def scale_scores(self, factor: float) -> None:
         """Multiply the scores of all units."""
+        self._of_units().mul_(factor)
+
+    def _of_units(self) -> Tensor:
         if self.scores is None:
             raise ValueError("the units of this cache have no scores")
-        self.scores *= factor
+        return self.scores
 
     def live(self) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values `[kv_heads, length, head_dim]` and positions `[..., length]` of the live units; a copy."""
