@@ -61,7 +61,7 @@ class Arm:
 
 
 def heads() -> list[Heads]:
-    """What ships first; the others, which are compared with each other, have a third of its steps."""
+    """What ships first; the others, which are compared with each other, have a fifth of its steps."""
     made = [Heads(MAIN, "facts", HeadsRecipe(width=256, steps=3000, learning_rate=1e-3, bf16=True))]
     for name, data, width in (
         ("facts-256", "facts", 256),
@@ -70,7 +70,7 @@ def heads() -> list[Heads]:
         ("facts-64", "facts", 64),
         ("facts-1024", "facts", 1024),
     ):
-        made.append(Heads(name, data, HeadsRecipe(width=width, steps=1000, learning_rate=1e-3, bf16=True)))
+        made.append(Heads(name, data, HeadsRecipe(width=width, steps=600, learning_rate=1e-3, bf16=True)))
     return made
 
 
@@ -81,12 +81,14 @@ def arms() -> list[Arm]:
         Arm("full", "policies", "full", shares=(1,)),
         Arm("locret", "policies", "locret(budget={budget})", MAIN),
         *(Arm(name, "policies", plan, shares=(16,), tasks=number) for name, plan in OTHERS),
-        *(Arm(name, "curve", plan, shares=(8, 32), tasks=number, examples=5) for name, plan in OTHERS),
-        *(Arm(name, "other tasks", plan, shares=(16,), tasks=rest, examples=5) for name, plan in OTHERS),
+        *(Arm(name, "curve", plan, shares=(8, 32), tasks=number, examples=2) for name, plan in OTHERS),
+        *(Arm(name, "other tasks", plan, shares=(16,), tasks=rest, examples=2) for name, plan in OTHERS),
         Arm("full", "long", "full", lengths=(16384,), shares=(1,)),
     ]
     for share in SHARES:
-        made.append(Arm(f"locret, 1/{share}", "long", "locret(budget={budget})", MAIN, (16384,), (share,)))
+        examples = 20 if share == SHARES[0] else 8
+        plan = "locret(budget={budget})"
+        made.append(Arm(f"locret, 1/{share}", "long", plan, MAIN, (16384,), (share,), examples=examples))
     small = {"tasks": number, "shares": (8, 16), "examples": 10}
     for each in heads()[1:]:
         made.append(Arm(each.name, "heads", "locret(budget={budget})", each.name, **small))  # type: ignore[arg-type]
