@@ -64,23 +64,24 @@ def _score(each: Record) -> str:
 
 
 def plot(records: list[Record], path: Path) -> None:
-    """Left: number retrieval over the budget, a line per policy; right: Locret's tasks over the budget."""
+    """Left: number retrieval over the budget, a line per policy; right: Locret's tasks over the budget, by length."""
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    policies = [record for record in records if record["group"] == "policies"]
-    for record in policies:
-        if record["name"] != "full":
-            strong = record["name"] == "locret"
-            _line(left, record, "number", record["name"], COLOURS.get(record["name"]), strong=strong)
-    [full] = [record for record in policies if record["name"] == "full"]
+    short = [record for record in records if record["group"] in ("policies", "curve")]
+    for name in dict.fromkeys(record["name"] for record in short):
+        mine = [record for record in short if record["name"] == name]
+        if name != "full":
+            _line(left, mine, "number", name, COLOURS.get(name), strong=name == "locret")
+    full = next(record for record in short if record["name"] == "full")
     score = next(each["score"] for each in full["accuracy"] if each["task"] == "number")
     left.axhline(100 * score, color="black", linewidth=1, linestyle=":", label="full attention")
     left.set(title=f"number, {full['length']:,} tokens", ylabel="score, %", ylim=(-3, 103))
-    for record in records:
-        if record["name"] == "locret" and record["group"] in ("policies", "long"):
-            for task, colour in zip(FOUR, ("#d1495b", "#00798c", "#8c8c8c", "#edae49"), strict=True):
-                long = record["group"] == "long"
-                _line(right, record, task, f"{task}, {record['length']:,}", colour, strong=True, dashed=long)
+    for group in ("policies", "long"):
+        mine = [record for record in records if record["group"] == group and record["name"].startswith("locret")]
+        for task, colour in zip(FOUR, ("#d1495b", "#00798c", "#8c8c8c", "#edae49"), strict=True):
+            if mine:
+                label = f"{task}, {mine[0]['length']:,}"
+                _line(right, mine, task, label, colour, strong=True, dashed=group == "long")
     right.set(title="locret")
     for axis in (left, right):
         axis.set(xscale="log", xlabel="budget, share of the prompt")
@@ -88,18 +89,29 @@ def plot(records: list[Record], path: Path) -> None:
         axis.minorticks_off()
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, fontsize=8)
+        axis.legend(frameon=False, fontsize=8, loc="center right")
     figure.savefig(path, dpi=130)
 
 
 def _line(
-    axis: Axes, record: Record, task: str, label: str, colour: str | None, *, strong: bool, dashed: bool = False
+    axis: Axes,
+    records: list[Record],
+    task: str,
+    label: str,
+    colour: str | None,
+    *,
+    strong: bool,
+    dashed: bool = False,
 ) -> None:
-    scores = [100 * each["score"] for each in record["accuracy"] if each["task"] == task]
-    if scores:
+    points = []
+    for record in records:
+        scores = [100 * each["score"] for each in record["accuracy"] if each["task"] == task]
+        points += [(1 / share, score) for share, score in zip(record["shares"], scores, strict=False)]
+    if points:
+        points.sort()
         axis.plot(
-            [1 / share for share in record["shares"]],
-            scores,
+            [share for share, _ in points],
+            [score for _, score in points],
             color=colour,
             marker="o",
             linewidth=2.4 if strong else 1.3,
