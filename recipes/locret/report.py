@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from recipes.reporting import Record, write_report
 
 from .arms import FOUR, arms
 
-Record = dict[str, Any]
 TITLES = {
     "policies": "Full attention and Locret on four tasks; number retrieval of all policies at a sixteenth",
     "curve": "Number retrieval of the others at an eighth and at a 32nd",
@@ -121,26 +119,5 @@ def _line(
         )
 
 
-def main() -> None:
-    """Parse the flags, write what was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.locret.report", description=__doc__)
-    parser.add_argument("directory", type=Path, help="the eval directory of a run")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path)
-    parser.add_argument("--plot", type=Path)
-    flags = parser.parse_args()
-    records = read(flags.directory)
-    if not records:
-        parser.error(f"{flags.directory} holds no measurements; run python -m recipes.locret first")
-    if flags.json:
-        flags.json.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
-    if flags.markdown:
-        flags.markdown.write_text(markdown(records), encoding="utf-8")
-    else:
-        print(markdown(records), end="")
-    if flags.plot:
-        plot(records, flags.plot)
-
-
 if __name__ == "__main__":
-    main()
+    write_report("recipes.locret", __doc__, read, markdown, plot)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from recipes.reporting import Record, write_report
 
 from .arms import LAYERS
 
-Record = dict[str, Any]
 TRAININGS = {"post hoc": "not trained", "lora": "LoRA", "full": "all parameters"}
 ANCHORS = {"bos": "first token", "none": "no anchor"}
 COLOURS = {"post hoc": "#8c8c8c", "lora": "#1f77b4", "full": "#d95f02"}
@@ -103,26 +102,5 @@ def _score(record: Record, task: str) -> float:
     return next(each["score"] for each in record["accuracy"] if each["task"] == task)
 
 
-def main() -> None:
-    """Parse the flags, write what was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.speed.report", description=__doc__)
-    parser.add_argument("directory", type=Path, help="the eval directory of a run")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path)
-    parser.add_argument("--plot", type=Path)
-    flags = parser.parse_args()
-    records = read(flags.directory)
-    if not records:
-        parser.error(f"{flags.directory} holds no measurements; run python -m recipes.speed first")
-    if flags.json:
-        flags.json.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
-    if flags.markdown:
-        flags.markdown.write_text(markdown(records), encoding="utf-8")
-    else:
-        print(markdown(records), end="")
-    if flags.plot:
-        plot(records, flags.plot)
-
-
 if __name__ == "__main__":
-    main()
+    write_report("recipes.speed", __doc__, read, markdown, plot)

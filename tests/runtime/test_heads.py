@@ -224,7 +224,7 @@ def test_a_file_that_was_cut_short_is_refused(saved, size):
 def bundle(monkeypatch, tmp_path):
     """Two bundled names, of which one has no files."""
     monkeypatch.setattr(module, "BUNDLED", ("absent-heads", "small-heads"))
-    monkeypatch.setattr(module, "_bundled", lambda name: tmp_path / name)
+    monkeypatch.setattr(module, "asset", lambda name: tmp_path / name)
     return tmp_path / "small-heads"
 
 

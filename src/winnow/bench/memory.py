@@ -238,5 +238,5 @@ def _bound_bytes(state: State, new: int) -> int | None:
         units = keep.bound(state.prompt, new, state.chunk, state.window(window))
         if units is None:
             return None
-        total += min(units, state.prompt + new) * shape.kv_heads * 2 * shape.head_dim * shape.element_bytes
+        total += min(units, state.prompt + new) * shape.kv_heads * shape.unit_bytes
     return total

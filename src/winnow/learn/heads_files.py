@@ -2,24 +2,23 @@
 
 import dataclasses
 import json
-import platform
 import shutil
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import winnow
 from winnow.learn.directory import CHECKPOINT, COMPLETE, remove_checkpoints
 from winnow.learn.heads_learner import Figures, HeadsLearner
 from winnow.learn.heads_recipe import HeadsRecipe
-from winnow.learn.saving import write_metadata
+from winnow.learn.saving import metadata, write_metadata
+from winnow.plan import Plan
+from winnow.policies.keep.locret import Locret
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
 
 STATE, LOG = "state.pt", "log.jsonl"
-PLAN = "locret"
+LIBRARIES = ("torch", "transformers")
 
 
 @dataclass
@@ -71,23 +70,10 @@ def start_log(out: Path, journal: Journal) -> None:
     (out / LOG).write_text("".join(json.dumps(line) + "\n" for line in journal.lines), encoding="utf-8")
 
 
-def record_of(
-    config: HeadsConfig, recipe: HeadsRecipe, data: dict[str, Any], result: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """The record in `winnow.json`; without a result while the run goes on."""
-    return {
-        "plan": PLAN,
-        "layers": config.layers,
-        "base": {"name": config.base, "fingerprint": config.fingerprint},
-        "recipe": dataclasses.asdict(recipe),
-        "data": data,
-        "versions": {
-            "winnow": winnow.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "transformers")},
-        },
-        "result": result,
-    }
+def record_of(config: HeadsConfig, recipe: HeadsRecipe, data: dict[str, Any]) -> dict[str, Any]:
+    """The record in `winnow.json`, without a result: the run goes on."""
+    base = {"name": config.base, "fingerprint": config.fingerprint}
+    return metadata(Plan(keep=Locret()), config.layers, base, recipe, data, libraries=LIBRARIES)
 
 
 def save_heads(out: Path, heads: RetainingHeads, record: dict[str, Any], dtype: torch.dtype) -> None:

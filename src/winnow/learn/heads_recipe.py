@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from winnow.errors import InputError
-from winnow.parameters import wrong_type
+from winnow.learn.recipe import check_types, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,23 +32,17 @@ class HeadsRecipe:
     validate_every: int = 500
 
     def __post_init__(self) -> None:
-        if problem := wrong_type(self):
-            raise InputError(problem)
+        check_types(self)
         least = {"width": 1, "steps": 2, "length": 2, "save_every": 1, "log_every": 1, "validate_every": 1}
         for name, bound in least.items():
-            _require(getattr(self, name) >= bound, f"{name}={getattr(self, name)} must be at least {bound}")
+            require(getattr(self, name) >= bound, f"{name}={getattr(self, name)} must be at least {bound}")
         for name in ("learning_rate", "clip"):
-            _require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
-        _require(self.smoothing >= 0, f"smoothing={self.smoothing} must be at least 0")
-        _require(0 <= self.warmup < 1, f"warmup={self.warmup} is a share of the steps, from 0 to below 1")
+            require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
+        require(self.smoothing >= 0, f"smoothing={self.smoothing} must be at least 0")
+        require(0 <= self.warmup < 1, f"warmup={self.warmup} is a share of the steps, from 0 to below 1")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
         rise = min(round(self.warmup * self.steps), self.steps - 1)
         share = step / rise if step < rise else (self.steps - step) / (self.steps - rise)
         return self.learning_rate * share
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise InputError(message)

@@ -9,12 +9,14 @@ SCHEDULES = ("cosine", "linear", "constant")  # each after a linear warm-up
 ALL_LINEAR = "all-linear"
 
 
-def _check_types(record: "Recipe | Lora") -> None:
+def check_types(record: object) -> None:
+    """Raise InputError where a field of a dataclass does not have its annotated type."""
     if problem := wrong_type(record):
         raise InputError(problem)
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Raise InputError with `message`, which says what to change, unless `condition` holds."""
     if not condition:
         raise InputError(message)
 
@@ -32,11 +34,11 @@ class Lora:
     targets: str = ALL_LINEAR
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(self.rank >= 1, f"lora rank {self.rank} must be at least 1; train all parameters instead of rank 0")
-        _require(self.alpha >= 1, f"lora alpha {self.alpha} must be at least 1")
-        _require(0 <= self.dropout < 1, f"lora dropout {self.dropout} must be from 0 to below 1")
-        _require(all(self.modules), f"lora targets {self.targets!r}: write names like q_proj,v_proj, or {ALL_LINEAR}")
+        check_types(self)
+        require(self.rank >= 1, f"lora rank {self.rank} must be at least 1; train all parameters instead of rank 0")
+        require(self.alpha >= 1, f"lora alpha {self.alpha} must be at least 1")
+        require(0 <= self.dropout < 1, f"lora dropout {self.dropout} must be from 0 to below 1")
+        require(all(self.modules), f"lora targets {self.targets!r}: write names like q_proj,v_proj, or {ALL_LINEAR}")
 
     @property
     def modules(self) -> list[str]:
@@ -77,13 +79,13 @@ class Recipe:
     lora: Lora | None = Lora()
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(self.epochs > 0, f"epochs={self.epochs} must be above 0")
+        check_types(self)
+        require(self.epochs > 0, f"epochs={self.epochs} must be above 0")
         for name in ("steps", "batch", "accumulate", "length", "save_every", "log_every"):
             value = getattr(self, name)
-            _require(value is None or value >= 1, f"{name}={value} must be at least 1")
+            require(value is None or value >= 1, f"{name}={value} must be at least 1")
         for name in ("learning_rate", "clip"):
-            _require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
-        _require(self.weight_decay >= 0, f"weight_decay={self.weight_decay} must be at least 0")
-        _require(0 <= self.warmup < 1, f"warmup={self.warmup} is a share of the steps, from 0 to below 1")
-        _require(self.schedule in SCHEDULES, f"schedule {self.schedule!r} is unknown; use {', '.join(SCHEDULES)}")
+            require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
+        require(self.weight_decay >= 0, f"weight_decay={self.weight_decay} must be at least 0")
+        require(0 <= self.warmup < 1, f"warmup={self.warmup} is a share of the steps, from 0 to below 1")
+        require(self.schedule in SCHEDULES, f"schedule {self.schedule!r} is unknown; use {', '.join(SCHEDULES)}")

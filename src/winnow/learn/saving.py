@@ -3,14 +3,16 @@
 import dataclasses
 import json
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 import winnow
+from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.recipe import Recipe
 from winnow.plan import Plan
 from winnow.runtime.adapters import METADATA
@@ -30,16 +32,15 @@ class Result:
     seconds: float
 
 
-def base_name(model: PreTrainedModel) -> str:
-    """What to call a model in files that travel: its hub id, or the name of its directory, never a path."""
-    source = model.config.name_or_path or ""
-    return (Path(source).name if Path(source).exists() else source) or type(model).__name__
-
-
 def metadata(
-    plan: Plan, layers: int, base: dict[str, str], recipe: Recipe, data: dict[str, Any], result: Result | None = None
+    plan: Plan,
+    layers: int,
+    base: dict[str, str],
+    recipe: Recipe | HeadsRecipe,
+    data: dict[str, Any],
+    libraries: Sequence[str] = LIBRARIES,
 ) -> dict[str, Any]:
-    """The record in `winnow.json`; without a result while the run goes on."""
+    """The record in `winnow.json`, without a result: the run goes on. libraries: whose versions it names."""
     return {
         "plan": str(plan),
         "layers": layers,
@@ -49,9 +50,9 @@ def metadata(
         "versions": {
             "winnow": winnow.__version__,
             "python": platform.python_version(),
-            **{name: version(name) for name in LIBRARIES},
+            **{name: version(name) for name in libraries},
         },
-        "result": None if result is None else dataclasses.asdict(result),
+        "result": None,
     }
 
 

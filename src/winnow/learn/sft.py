@@ -22,10 +22,10 @@ from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoint
 from winnow.learn.packed import packed_forward
 from winnow.learn.recipe import ALL_LINEAR, Lora, Recipe
 from winnow.learn.rows import segments
-from winnow.learn.saving import Result, base_name, metadata, save, write_metadata
+from winnow.learn.saving import Result, metadata, save, write_metadata
 from winnow.plan import Plan
 from winnow.policies.compute.speed import Speed
-from winnow.runtime.adapters import fingerprint, need_train_extra
+from winnow.runtime.adapters import base_name, fingerprint, need_train_extra
 from winnow.runtime.decoder import Decoder
 
 if TYPE_CHECKING:

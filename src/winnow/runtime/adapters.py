@@ -4,7 +4,6 @@ import hashlib
 import json
 import warnings
 from dataclasses import dataclass
-from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from transformers import PreTrainedModel
 from winnow.errors import MissingExtraError, ModelError, PlanError
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
+from winnow.runtime.loading import asset
 
 METADATA = "winnow.json"
 ADAPTER = "adapter_config.json"
@@ -58,6 +58,12 @@ def fingerprint(model: PreTrainedModel) -> str:
         sample = values[index.to(values.device)].cpu().bfloat16().float()
         digest.update(f"{name} {tuple(parameter.shape)}\n".encode() + sample.numpy().tobytes())
     return digest.hexdigest()
+
+
+def base_name(model: PreTrainedModel) -> str:
+    """What to call a model in files that travel: its hub id, or the name of its directory, never a path."""
+    source = model.config.name_or_path or ""
+    return (Path(source).name if Path(source).exists() else source) or type(model).__name__
 
 
 def dtype_hint(model: PreTrainedModel) -> str:
@@ -102,8 +108,7 @@ def find_adapter(source: str | Path) -> Path:
     Raises ModelError where there is no adapter, MissingExtraError where peft is not installed.
     """
     need_train_extra()
-    bundled = Path(str(resources.files("winnow"))) / "assets" / source
-    place = next((path for path in (Path(source), bundled) if path.is_dir()), None)
+    place = next((path for path in (Path(source), asset(str(source))) if path.is_dir()), None)
     if place is None and (Path(source).is_absolute() or str(source).startswith(".") or str(source).count("/") > 1):
         raise ModelError(f"{source} is not a directory; give an adapter's directory, a bundled name, or a hub id")
     if place is None:

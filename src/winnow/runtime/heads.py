@@ -7,7 +7,6 @@ are those of all heads as attention is given them, unrotated; families that norm
 import dataclasses
 import json
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from transformers.activations import ACT2FN
 
 from winnow.errors import ModelError
 from winnow.policies.base import ModelShape
-from winnow.runtime.adapters import dtype_hint, fingerprint
+from winnow.runtime.adapters import base_name, dtype_hint, fingerprint
+from winnow.runtime.loading import asset
 
 WEIGHTS, CONFIG = "retaining_heads.safetensors", "config.json"
 BUNDLED = ("needle-heads",)
@@ -57,9 +57,8 @@ class HeadsConfig:
         """For a model as it is now; the activation is that of its MLPs."""
         config: Any = model.config
         activation = getattr(config, "hidden_act", None) or config.hidden_activation
-        source = config.name_or_path or type(model).__name__
         return cls(
-            base=Path(source).name if Path(source).exists() else source,
+            base=base_name(model),
             fingerprint=fingerprint(model),
             layers=shape.layers,
             q_heads=shape.q_heads,
@@ -159,14 +158,14 @@ def read_config(directory: str | Path) -> HeadsConfig:
 
 def find_heads(source: str | Path) -> Path:
     """The directory of heads: a local one, or bundled ones by name."""
-    return _bundled(str(source)) if str(source) in BUNDLED else Path(source)
+    return asset(str(source)) if str(source) in BUNDLED else Path(source)
 
 
 def bundled_for(model: PreTrainedModel) -> Path | None:
     """The bundled heads that were trained on exactly these weights, if there are any."""
     here = None
     for name in BUNDLED:
-        place = _bundled(name)
+        place = asset(name)
         if (place / CONFIG).is_file():
             here = here or fingerprint(model)
             if read_config(place).fingerprint == here:
@@ -184,7 +183,3 @@ def load_heads(source: "str | Path | RetainingHeads", model: PreTrainedModel) ->
             f"use the heads trained on it, or train some with: winnow train locret{dtype_hint(model)}"
         )
     return heads.beside(model)
-
-
-def _bundled(name: str) -> Path:
-    return Path(str(resources.files("winnow"))) / "assets" / name

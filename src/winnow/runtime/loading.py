@@ -25,11 +25,16 @@ def load(
     dtype None: the checkpoint's own. The tokenizer is None where the directory has none.
     Raises ModelError for what is missing or damaged, UnsupportedModelError for an architecture Winnow does not know.
     """
-    path = str(resources.files("winnow") / "assets" / source) if source in BUNDLED else str(source)
+    path = str(asset(str(source)) if source in BUNDLED else source)
     _check_directory(path)
     config = _config(path)
     check_config(config, str(source))
     return _weights(path, config, device, dtype), _tokenizer(path)
+
+
+def asset(name: str) -> Path:
+    """Where something that ships with the package would lie; it need not be there."""
+    return Path(str(resources.files("winnow"))) / "assets" / name
 
 
 def parse_dtype(name: str | torch.dtype | None) -> torch.dtype | None:
