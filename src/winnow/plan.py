@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from winnow.errors import PlanError
-from winnow.policies.base import VERBS, ModelShape, Policy, ReadPolicy, StorePolicy
+from winnow.policies.base import VERBS, ModelShape, Policy, StorePolicy
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.full import Full
 from winnow.policies.keep.base import KeepPolicy
 from winnow.policies.keep.everything import Everything
+from winnow.policies.read.base import ReadPolicy
 from winnow.policies.read.dense import Dense
 from winnow.policies.registry import POLICIES
 from winnow.policies.store.plain import Plain
@@ -85,6 +86,29 @@ class Plan:
             raise PlanError(
                 f"{self.keep.name} needs every token in every layer, and {self.compute.name} leaves some out of some; "
                 "use one of them"
+            )
+        self._validate_read(shape)
+
+    def _validate_read(self, shape: ModelShape) -> None:
+        """Raise PlanError where the read policy cannot act under the others."""
+        read, keep, compute = self.read, self.keep, self.compute
+        if read.identity:
+            return
+        if keep.votes_in_decode:
+            raise PlanError(
+                f"{keep.name} scores units by the attention of every new token, and {read.name} reads few of them; use "
+                f"{keep.name} with decode_chunk=None, or one of them"
+            )
+        if compute.revives and not read.takes_revivals:
+            raise PlanError(
+                f"{compute.name} ranks tokens by full attention, and {read.name} has no step or layer that reads them "
+                "all as it needs; use one of them"
+            )
+        if not read.takes_gaps and (compute.entrances(shape) or not keep.same_in_layers):
+            other = keep if not keep.same_in_layers else compute
+            raise PlanError(
+                f"{read.name} reads in a layer what another one has chosen, and with {other.name} layers hold "
+                "different tokens; use one of them"
             )
 
 

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from winnow.kernels.attend import attend, attend_reference, kernel_for
 from winnow.kernels.attend.blocked import attend_blocked
+from winnow.kernels.attend.one_row import attend_one_row
 from winnow.kernels.attend.reference import visible
 from winnow.kernels.attend.sdpa import attend_sdpa
+from winnow.kernels.dots import dots
 
 KV_HEADS = 2
 DEAD = 2**62
@@ -219,6 +221,90 @@ def test_runs_of_one_head_are_merged_when_there_are_more_threads_than_heads():
         torch.set_num_threads(threads)
 
 
+@pytest.fixture(params=["decode", "one_row"])
+def giving(request):
+    """A kernel with the arguments and results of `attend(..., return_logits=True)`."""
+    if request.param == "one_row":
+        return lambda *tensors, past=None, **options: attend_one_row(*tensors, **options)
+    pytest.importorskip("numba")
+    return lambda *tensors, **options: attend(*tensors, return_logits=True, **options)
+
+
+def assert_gives_its_logits(kernel, tensors: tuple[Tensor, ...], **options) -> None:
+    """The logits are the definition's; the output and lse those that the same kernel has without them."""
+    q, k, _, q_positions, k_positions = tensors
+    _, q_heads, head_dim = q.shape
+    logits = head_dim**-0.5 * torch.stack(
+        [q[0, h].float() @ k[h * KV_HEADS // q_heads].float().T for h in range(q_heads)]
+    )
+    if options.get("softcap") is not None:
+        logits = options["softcap"] * (logits / options["softcap"]).tanh()
+    seen = visible(q_positions, k_positions, options.get("window")).expand(KV_HEADS, 1, -1)
+    logits = logits.masked_fill(~seen[:, 0].repeat_interleave(q_heads // KV_HEADS, 0), float("-inf"))
+    out, lse, got = kernel(*tensors, scale=head_dim**-0.5, **options)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, logits, rtol=0, atol=1e-5)
+    assert_as_good_as_stock(lambda *_, **__: (out, lse), tensors, **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("units", [1, 15, 16, 17, 63, 64, 65, 513, 1003])
+def test_logits_of_one_row_for_any_number_of_units(giving, units, dtype):
+    for group, head_dim in ((1, 32), (2, 128), (7, 64)):
+        tensors = inputs(rows=1, units=units, group=group, head_dim=head_dim, dtype=dtype)
+        assert_gives_its_logits(giving, tensors, past=units - 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_logits_of_one_row_with_windows_caps_and_sinks(giving, name, dtype):
+    assert_gives_its_logits(giving, inputs(rows=1, units=530, dtype=dtype), past=529, **options_of(name, 2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 100])
+def test_logits_of_units_that_the_row_does_not_see_are_hidden(giving, window, dtype):
+    """Shuffled positions, runs of dead slots that differ per head, with NaN in their memory."""
+    q, k, v, _, _ = inputs(rows=1, units=530, dtype=dtype)
+    positions = torch.stack([torch.randperm(530, generator=torch.Generator().manual_seed(head)) for head in range(2)])
+    positions[0, 40:133] = positions[1, :7] = positions[1, 300:490] = DEAD
+    k.masked_fill_((positions == DEAD)[..., None], float("nan"))
+    v.masked_fill_((positions == DEAD)[..., None], float("nan"))
+    assert_gives_its_logits(giving, (q, k, v, torch.tensor([400]), positions), window=window)
+
+
+def test_logits_of_a_row_that_sees_nothing(giving):
+    q, k, v, _, k_positions = inputs(rows=1, units=70)
+    out, lse, logits = giving(q, k, v, torch.tensor([-1]), k_positions, scale=0.1)
+    assert out.eq(0).all()
+    assert lse.isneginf().all()
+    assert logits.isneginf().all()
+
+
+def test_logits_of_one_row_are_the_dots_and_every_one_is_written(monkeypatch):
+    """Five threads on two heads: no thread writes past the end of its own run of units, whose ends lie anywhere."""
+    pytest.importorskip("numba")
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).fill_(float("nan")))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(5)
+        q, k, v, q_positions, k_positions = inputs(rows=1, units=1501, group=2, dtype=torch.bfloat16)
+        for hidden in (1501, 700):
+            seen = k_positions.clone()
+            seen[hidden : hidden + 300] = DEAD
+            _, _, logits = attend(q, k, v, q_positions, seen, scale=0.5, return_logits=True)
+            expected = (0.5 * dots(q[0], k)).masked_fill(seen == DEAD, float("-inf"))
+            torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_logits_are_given_where_no_numba_kernel_fits():
+    tensors = inputs(rows=1, units=100, head_dim=40)
+    assert_gives_its_logits(lambda *t, **options: attend(*t, return_logits=True, **options), tensors, past=99)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_kernel_is_chosen_by_shape_and_device(dtype):
     pytest.importorskip("numba")
@@ -240,6 +326,7 @@ def test_the_kernel_is_chosen_by_shape_and_device(dtype):
         ({"past": 7}, "past=7"),
         ({"sinks": torch.zeros(3)}, "sinks"),
         ({"scale": 0.0}, "scale"),
+        ({"return_logits": True}, "2 rows"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(change, word):

@@ -36,26 +36,36 @@ class LayerCache:
     """Units of one sequence in one layer; knows no policy.
 
     make: capacity -> Slab, from the plan's store policy. limit: the most units there will ever be, where that is known;
-    the slab never grows past it. scored: whether units have scores.
+    the slab never grows past it. scored, normed: whether units have scores, and whether the norms of keys are held.
 
-    positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens. scores: [kv_heads, capacity]
-    float32, what a policy has noted of each unit, or None. rotated: whether keys are held as they are attended to.
+    positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens. figures: [kv_heads, capacity]
+    float32 each, "scores": what a policy has noted of each unit, "norms": of its key. rotated: whether keys are held as
+    they are attended to. appended, dropped: units per KV head that ever came, and that left as the oldest.
     """
 
     def __init__(
-        self, make: Callable[[int], Slab], capacity: int, limit: int | None = None, *, scored: bool = False
+        self,
+        make: Callable[[int], Slab],
+        capacity: int,
+        limit: int | None = None,
+        *,
+        scored: bool = False,
+        normed: bool = False,
     ) -> None:
         self._make = make
         self._limit = limit
         self.slab = make(capacity)
         kv_heads, device = self.slab.keys.shape[0], self.slab.keys.device
         self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
-        self.scores = torch.zeros(kv_heads, capacity, device=device) if scored else None
+        names = ["scores"] * scored + ["norms"] * normed
+        self.figures = {name: torch.zeros(kv_heads, capacity, device=device) for name in names}
         self.rotated = True
         self.head = 0
         self.start = 0
         self.stop = 0
         self.peak = 0  # the most units ever live at once
+        self.appended = 0
+        self.dropped = 0
         self.gapless = True  # behind the head, positions rise by one from slot to slot
         self._next: int | None = None  # the position that keeps it so
 
@@ -80,9 +90,19 @@ class LayerCache:
         return self.peak * self.unit_bytes
 
     @property
-    def peak_score_nbytes(self) -> int:
-        """Bytes of the scores of the most units ever live at once."""
-        return 0 if self.scores is None else self.peak * self.scores.shape[0] * self.scores.itemsize
+    def peak_figure_nbytes(self) -> int:
+        """Bytes of the figures of the most units ever live at once."""
+        return sum(self.peak * figure.shape[0] * figure.itemsize for figure in self.figures.values())
+
+    @property
+    def scores(self) -> Tensor | None:
+        """[kv_heads, capacity] float32, or None."""
+        return self.figures.get("scores")
+
+    @property
+    def norms(self) -> Tensor | None:
+        """[kv_heads, capacity] float32, or None."""
+        return self.figures.get("norms")
 
     def append(
         self,
@@ -108,7 +128,10 @@ class LayerCache:
         self.positions[..., self.stop : end] = positions
         if self.scores is not None:
             self.scores[:, self.stop : end] = 0 if scores is None else scores
+        if self.norms is not None:
+            torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32, out=self.norms[:, self.stop : end])
         self.stop = end
+        self.appended += rows
         self.peak = max(self.peak, self.length)
 
     def drop(self, count: int, after: int = 0) -> None:
@@ -120,12 +143,14 @@ class LayerCache:
         if self.head != after:
             raise ValueError(f"the first {self.head} units stay, not {after}")
         self.start += count
+        self.dropped += count
 
     def retract(self, count: int) -> None:
         """Drop the `count` units appended last."""
         if not 0 <= count <= self.stop - self.start:
             raise ValueError(f"cannot retract {count} of {self.stop - self.start} units")
         self.stop -= count
+        self.appended -= count
         self._next = None
         self.gapless = self.gapless and not self.length
 
@@ -151,10 +176,9 @@ class LayerCache:
         positions = positions.gather(-1, slots.expand(*positions.shape[:-1], kept))
         self.positions = positions.new_empty(*positions.shape[:-1], target.capacity)
         self.positions[..., :kept] = positions
-        if self.scores is not None:
-            scores = self.scores.gather(1, per_head)
-            self.scores = scores.new_zeros(kv_heads, target.capacity)
-            self.scores[:, :kept] = scores
+        for name, figure in self.figures.items():
+            self.figures[name] = figure.new_zeros(kv_heads, target.capacity)
+            self.figures[name][:, :kept] = figure.gather(1, per_head)
         self.slab, self.head, self.start, self.stop = target, 0, 0, kept
         self.gapless = False
 
@@ -196,6 +220,7 @@ class LayerCache:
     def fork(self) -> "LayerCache":
         """An independent copy with the same room to grow; only live slots are copied."""
         twin = copy.copy(self)
+        twin.figures = dict(self.figures)
         twin._move(self._make(self.slab.capacity))
         return twin
 
@@ -224,9 +249,9 @@ class LayerCache:
             positions[..., : self.head] = self.positions[..., : self.head]
         positions[..., self.head : end] = self.positions[..., self.start : self.stop].clone()
         self.positions = positions
-        if self.scores is not None:
-            scores = self.live_scores()
+        for name, figure in self.figures.items():
+            live = torch.cat((figure[:, : self.head], figure[:, self.start : self.stop]), 1)
             if target is not self.slab:
-                self.scores = scores.new_zeros(scores.shape[0], target.capacity)
-            self.scores[:, :end] = scores
+                self.figures[name] = figure.new_zeros(len(figure), target.capacity)
+            self.figures[name][:, :end] = live
         self.slab, self.start, self.stop = target, self.head, end

@@ -2,11 +2,12 @@
 
     compute   which tokens go on at a layer                 `ComputePolicy.choose`
     keep      which units stay, and which a row may see     `KeepPolicy.spans`, `KeepPolicy.evict`
-    read      which of the kept units a decode step reads   `ReadPolicy.spans`
+    read      which of the kept units a decode step reads   `Reader.narrow`
     store     how a unit is held                            `StorePolicy.slab`
 
-A policy holds no state and touches no model: state is an argument (`LayerCache`), a decision is the return value. The
-runtime asks the four questions at fixed places and never asks which policy it has.
+A policy holds no state and touches no model: state is an argument (`LayerCache`), a decision is the return value; what
+a read policy remembers of a sequence is a `Reader`. The runtime
+asks the four questions at fixed places and never asks which policy it has.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from winnow.parameters import wrong_type
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from winnow.cache.layer import LayerCache, Slab
+    from winnow.cache.layer import Slab
     from winnow.policies.keep.base import UnitScorer
 
 VERBS = ("compute", "keep", "read", "store")
@@ -128,16 +129,6 @@ class Scorer(Protocol):
 
     def other(self, model: str) -> "Scorer":
         """The same questions to another model: a name, a directory or a hub id. Raises ModelError."""
-
-
-class ReadPolicy(Policy):
-    """Which of the kept units a decode step reads."""
-
-    verb = "read"
-
-    def spans(self, cache: "LayerCache", spans: list[Span]) -> list[Span]:
-        """The part of `spans` that this decode step reads."""
-        return spans
 
 
 class StorePolicy(Policy):

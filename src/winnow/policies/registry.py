@@ -17,6 +17,7 @@ from winnow.policies.keep.sirllm import SirLLM
 from winnow.policies.keep.snapkv import SnapKV
 from winnow.policies.keep.streaming import Streaming
 from winnow.policies.read.dense import Dense
+from winnow.policies.read.slowfast import SlowFast
 from winnow.policies.store.plain import Plain
 
 _POLICIES: tuple[type[Policy], ...] = (
@@ -37,6 +38,7 @@ _POLICIES: tuple[type[Policy], ...] = (
     SirLLM,
     Scissorhands,
     Dense,
+    SlowFast,
     Plain,
 )
 

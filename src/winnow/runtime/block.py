@@ -10,15 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from winnow.cache.layer import LayerCache
+from winnow.cache.view import View
 from winnow.errors import UnsupportedModelError
 from winnow.kernels.attend import attend
 from winnow.kernels.merge import merge
 from winnow.policies.base import Span
+from winnow.policies.read.base import Row
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.observer import Attended
 from winnow.runtime.projected import Projected, Ropes, Tables
 from winnow.runtime.segment import Segment
-from winnow.runtime.view import View, attention_of, mean_over_heads, view_of, weights_of
+from winnow.runtime.view import attention_of, mean_over_heads, view_of, weights_of
 
 # What layers hand to the attention function besides tensors, and what it may ignore: none of it changes the result.
 IGNORED = frozenset({"dropout", "position_ids", "use_cache", "output_attentions", "output_router_logits", "is_causal"})
@@ -77,18 +79,19 @@ class Block:
         alone = part.rows - (part.first == 0 and 0 in sequence.deep.anchors) if transient else 0
         if transient:
             spans = _each_alone(cache, alone, window)
-        read = plan.read.spans(cache, spans) if part.decode else spans
-        seen = (view_of(part, cache, span, fresh=self.before[index] + part.rows) for span in read)
-        views = [view for view in seen if view.keys.shape[1]]
-        if part.decode:
-            units = sum(view.keys.shape[1] for view in views)
-            sequence.read_less |= read is not spans or units < sum(span.stop - span.start for span in spans)
-            sequence.stats.units_read += units * cache.slab.keys.shape[0]
+        seen = (view_of(part, cache, span, fresh=self.before[index] + part.rows) for span in spans)
+        views = [view for view in seen if view.units]
         compact = cache.length if plan.keep.compact(window) else None
+        row = self._row(part, cache, rows, window, compact)
+        if part.decode:
+            views = self._narrow(part, row, views, sum(span.stop - span.start for span in spans))
         if not cache.rotated:
-            views = [view.with_keys(rows.placed(part, view.keys, view.first)) for view in views]
+            views = [
+                view if view.place is None else view.with_keys(rows.placed(part, view.keys, view.place))
+                for view in views
+            ]
         queries = [rows.queries(part, view.query_limit, compact) for view in views]
-        out = self._attend_views(part, rows, queries, views)
+        out = self._attend_views(index, rows, queries, views, row)
         self._listen(index, rows, queries, views, window)
         if transient:
             cache.retract(alone)
@@ -111,8 +114,21 @@ class Block:
         scores = None if score is None else score(self.layer, *rows.rows(part))
         rows.append(part, cache, scores, compact=keep.compact(window))
 
-    def _attend_views(self, part: Segment, rows: Projected, queries: list[Tensor], views: list[View]) -> Tensor:
+    def _narrow(self, part: Segment, row: Row, views: list[View], units: int) -> list[View]:
+        """What the rows of a decode step read of all that they may see, `units` per KV head, and count it."""
+        sequence = part.sequence
+        if part.rows == 1:  # revived rows come in steps that read everything
+            views = sequence.reader.narrow(row, views)
+        read = sum(view.units for view in views)
+        sequence.read_less |= read < units
+        sequence.stats.units_read += read * self.decoder.shape.kv_heads
+        return views
+
+    def _attend_views(self, index: int, rows: Projected, queries: list[Tensor], views: list[View], row: Row) -> Tensor:
         """The attention of a part over all its views, as one softmax. Returns [rows, q_heads, head_dim]."""
+        part, reader = self.parts[index], self.parts[index].sequence.reader
+        listens = part.decode and self._last(index) and reader.listens(row, views)
+        shown = listens and part.rows == 1
         parts: list[Any] = [
             attend(
                 query,
@@ -126,10 +142,36 @@ class Block:
                 softcap=rows.softcap,
                 sinks=rows.sinks if view is views[0] else None,  # an extra logit, to be counted once
                 return_lse=len(views) > 1,
+                return_logits=shown,
             )
             for query, view in zip(queries, views, strict=True)
         ]
+        if shown:
+            reader.note(row, views, [logits for *_, logits in parts])
+            parts = [(out, lse) for out, lse, _ in parts] if len(views) > 1 else [parts[0][0]]
+        elif listens:
+            reader.note(row, views, [row.match(q[-1], view.keys) for q, view in zip(queries, views, strict=True)])
+        elif not part.decode and part.known > part.sequence.prompt - reader.prompt_rows:
+            reader.prompted(row, views, queries, part.positions, last=self._last(index))
         return merge(parts) if len(parts) > 1 else parts[0]
+
+    def _row(self, part: Segment, cache: LayerCache, rows: Projected, window: int | None, compact: int | None) -> Row:
+        """The last row of a part, for the read policy."""
+        return Row(
+            layer=self.layer,
+            position=part.known - 1,
+            window=window,
+            appended=cache.appended,
+            dropped=cache.dropped,
+            ordered=not part.sequence.plan.compute.revives,
+            query=lambda view: rows.queries(part, view.query_limit, compact)[-1],
+            match=rows.match,
+        )
+
+    def _last(self, index: int) -> bool:
+        """Whether a part ends with the last row of its sequence, and the prompt's tokens are all there."""
+        part, whole = self.parts[index], self.whole[index]
+        return self.before[index] + part.rows == whole.rows and part.known >= part.sequence.prompt
 
     def _listen(
         self, index: int, rows: Projected, queries: list[Tensor], views: list[View], window: int | None
@@ -141,8 +183,7 @@ class Block:
         def weights() -> tuple[Tensor, Tensor]:
             return attention_of([query[-1] for query in queries], views, part, rows)
 
-        last = self.before[index] + part.rows == whole.rows and part.known >= sequence.prompt
-        if last and self.layer in sequence.signals[part.decode]:
+        if self._last(index) and self.layer in sequence.signals[part.decode]:
             whole.signals.append(mean_over_heads(*weights(), part.known))
         first = keep.voters(part.first, sequence.prompt) if keep.scores_units(window) else None
         if first is not None and first < part.first + part.rows:

@@ -53,6 +53,8 @@ def _step(decoder: Decoder, batch: list[tuple[State, list[int]]], phases: list[b
     for (state, tokens), phase in zip(batch, phases, strict=True):
         stop = start + len(tokens)
         known = state.position + len(tokens)
+        if phase:
+            state.reader.begin(tokens[-1])
         segments.append(Segment(state, start, stop, state.position, everywhere[start:stop], phase, known))
         start = stop
     with decoder.driving():
@@ -61,8 +63,9 @@ def _step(decoder: Decoder, batch: list[tuple[State, list[int]]], phases: list[b
         _count_full(decoder, state, len(tokens), phase)
         state.advance(decoder, tokens, rows)
         if phase:
-            state.stats.fast_steps += state.read_less
-            state.stats.slow_steps += not state.read_less
+            fast = state.read_less if state.reader.slow is None else not state.reader.slow
+            state.stats.fast_steps += fast
+            state.stats.slow_steps += not fast
         state.read_less = False
     return hidden
 

@@ -243,6 +243,7 @@ class LLM:
         scorer = ModelScorer(self.decoder, self.tokenizer, self.prefill_chunk)
         chosen.compute.prepare(scorer)
         chosen.keep.unit_scorer(scorer)
+        chosen.read.prepare(scorer)
         stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos())
         requests = []
         for index, prompt in enumerate(prompts):

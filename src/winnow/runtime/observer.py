@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from winnow.cache.view import View
     from winnow.runtime.segment import Segment
     from winnow.runtime.sequence import Sequence
-    from winnow.runtime.view import View
 
 
 @dataclass(frozen=True)

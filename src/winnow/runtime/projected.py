@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
+from winnow.kernels.dots import dots
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.segment import Segment
 
@@ -88,6 +89,15 @@ class Projected:
         if limit is not None:
             return self._rotate(self.raw_q[:, rows], self.ropes.limited(part, limit)).transpose(0, 1)
         return self.q[:, rows].transpose(0, 1)
+
+    def match(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Logits [vectors, units] float32, as the softmax sees them. queries: [vectors, head_dim], equally many for
+        each KV head; keys: [kv_heads, units, head_dim]."""
+        return self.capped(self.scale * dots(queries, keys))
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Logits with the layer's soft cap, if it has one."""
+        return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
 
     def _rotate(self, x: Tensor, tables: Tables) -> Tensor:
         return x if self.kind is NOT_ROTATED else self.decoder.rotary.rotate(x[None], tables[self.kind])[0]

@@ -66,6 +66,7 @@ def admit(
     deep = plan.compute.deep(kept, scorer)
     state = new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep)
     state.scorer = plan.keep.unit_scorer(scorer)
+    state.reader = plan.read.reader(decoder.shape, scorer, len(kept))
     if state.projections or state.deep.anchors:
         decoder.refresh()
     plant(decoder, state, kept[0])

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep, Projection
 from winnow.policies.keep.base import Moment, UnitScorer
+from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
 from winnow.runtime.rotary import Frequencies
@@ -31,6 +32,7 @@ class Sequence:
     deep: the prompt tokens that the compute policy named, going: their positions, [tokens].
     projections, transient: what it says of layers.
     scorer: what scores new units for the keep policy. surprise: what it is told of tokens.
+    reader: what the read policy knows.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
     chunk: rows a step is meant to hold. position: the next token's. aside: per layer where the compute policy chooses,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
@@ -54,6 +56,7 @@ class Sequence:
     transient: Collection[int]
     scorer: UnitScorer | None = None
     surprise: Surprise | None = None
+    reader: Reader = field(default_factory=Reader)
     planted: bool = False
     omitted: int = 0
     read_less: bool = False
@@ -62,6 +65,7 @@ class Sequence:
     def fork(self) -> "Sequence":
         """An independent copy of the state: the same logits come out of both for the same tokens."""
         twin = copy.copy(self)
+        twin.reader = self.reader.fork()
         twin.caches = []
         for layer, cache in enumerate(self.caches):
             holder = self.holder(layer)
@@ -94,6 +98,7 @@ class Sequence:
         self.position += len(tokens)
         if self.position != boundary:
             return
+        self.reader.settle()
         following = self.boundary()
         room = (self.prompt + HEADROOM if following is None else following) - self.position
         noted = None if self.surprise is None else self.surprise.take()
@@ -101,6 +106,7 @@ class Sequence:
             if self.holder(layer) == layer:
                 moment = Moment(self.prompt, self.position, window, room, noted)
                 self.plan.keep.compress(self.caches[layer], moment)
+        self.reader.forget()
         if self.observer is not None:
             self.observer.compressed(self)
 
@@ -119,6 +125,7 @@ class Sequence:
         """Give the memory back; nothing can be computed after."""
         self.caches.clear()
         self.aside.clear()
+        self.reader = Reader()
 
     def note_aside(self) -> None:
         """Note the most bytes that were ever set aside at once."""
@@ -128,8 +135,8 @@ class Sequence:
         """Note the bytes held now, and the most each layer ever held."""
         self.stats.cache_bytes = sum(cache.nbytes for cache in self.own_caches())
         self.stats.peak_cache_bytes = sum(cache.peak_nbytes for cache in self.own_caches())
-        scores = sum(cache.peak_score_nbytes for cache in self.own_caches())
-        self.stats.aux_bytes = max(self.stats.aux_bytes, scores)
+        figures = sum(cache.peak_figure_nbytes for cache in self.own_caches())
+        self.stats.aux_bytes = max(self.stats.aux_bytes, figures + self.reader.nbytes)
         self.stats.allocated_bytes = sum(cache.slab.nbytes for cache in self.own_caches())
 
 
@@ -186,6 +193,7 @@ def new_sequence(
             max(1, held + new if wanted is None else min(held + new, wanted)),
             limit,
             scored=plan.keep.scores_units(window),
+            normed=plan.read.norms,
         )
         cache.rotated = not plan.keep.compact(window)
         sequence.caches.append(cache)

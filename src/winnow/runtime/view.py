@@ -1,42 +1,19 @@
 """The units that rows attend to in one layer, and how much the current token attends to each."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
+from winnow.cache.view import View
 from winnow.kernels.attend.reference import visible
-from winnow.kernels.dots import dots
 from winnow.policies.base import Span
 from winnow.runtime.projected import Projected
 from winnow.runtime.segment import Segment
 
 VOTING_ROWS = 64  # the attention of so many rows at a time: a row is as long as the cache, for every query head
 ANYONE = -1  # in place of the position of a unit that every row sees
-
-
-@dataclass(frozen=True)
-class View:
-    """Units that rows attend to: tensors [kv_heads, units, head_dim], positions [..., units]; otherwise as `Span`.
-
-    order: what the rows' positions are compared with: the units' positions, or ANYONE. first: the place of the first of
-    them among the live units of the cache; the others follow it one by one where none is left out.
-    """
-
-    keys: Tensor
-    values: Tensor
-    positions: Tensor
-    order: Tensor
-    past: int | None
-    window: int | None
-    query_limit: int | None
-    first: int = 0
-
-    def with_keys(self, keys: Tensor) -> "View":
-        """The same units with other keys."""
-        return replace(self, keys=keys)
 
 
 def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
@@ -46,15 +23,19 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     """
     slots = slice(span.start, span.stop)
     keys, values, positions = cache.slab.keys[:, slots], cache.slab.values[:, slots], cache.positions[..., slots]
+    norms = None if cache.norms is None else cache.norms[:, slots]
     past, length = span.past, span.stop - span.start
     seen = part.seen[positions] if part.seen is not None else None
     if seen is not None and span.window is not None:  # rows ascend, so the first one sees farthest back
         seen = seen & (positions > part.positions[0] - span.window)
-    if seen is not None and not seen.all():
+    gathered = seen is not None and not bool(seen.all())
+    if gathered:
+        assert seen is not None
         index = seen.nonzero().flatten()
         positions, index = positions[index], index + span.start
         # From the whole slab: torch gathers several times as fast from contiguous tensors as from slices of them.
         keys, values = cache.slab.keys.index_select(1, index), cache.slab.values.index_select(1, index)
+        norms = None if cache.norms is None else cache.norms[:, index]
         past = len(index) - 1 if part.rows == 1 else None
     if part.late:  # units of later positions may stand before the rows' own
         past = None
@@ -63,7 +44,7 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
         order = positions.clone()
         order[: len(order) - min(fresh, length)] = ANYONE
     place = span.start if span.start < cache.head else cache.head + span.start - cache.start
-    return View(keys, values, positions, order, past, span.window, span.query_limit, place)
+    return View(keys, values, positions, order, past, span.window, span.query_limit, norms, place, gathered)
 
 
 def attention_of(queries: list[Tensor], views: list[View], part: Segment, rows: Projected) -> tuple[Tensor, Tensor]:
@@ -74,15 +55,15 @@ def attention_of(queries: list[Tensor], views: list[View], part: Segment, rows: 
     current = part.positions[-1]
     logits = []
     for query, view in zip(queries, views, strict=True):
-        each = _capped(rows.scale * dots(query, view.keys), rows.softcap)  # [q_heads, units]
-        if view.window is not None:
-            hidden = current - view.positions >= view.window
+        each = rows.match(query, view.keys)  # [q_heads, units]
+        if view.past is None or view.window is not None:
+            hidden = ~visible(current[None], view.order, view.window)[:, 0]  # [1 or kv_heads, units]
             each = each.masked_fill(_per_query_head(hidden, len(each)), float("-inf"))
         logits.append(each)
     everything = torch.cat(logits, 1)
     extra = rows.sinks.float()[:, None] if rows.sinks is not None else everything[:, :0]
     weights = torch.cat((everything, extra), 1).softmax(-1)[:, : everything.shape[1]]
-    return weights, torch.cat([view.positions for view in views], -1)
+    return weights, _side_by_side([view.positions for view in views])
 
 
 def weights_of(
@@ -102,7 +83,7 @@ def weights_of(
         for query, view in zip(queries, views, strict=True):
             kv_heads, units, head_dim = view.keys.shape
             grouped = query[block].float().view(-1, kv_heads, query.shape[1] // kv_heads, head_dim)
-            each = _capped(rows.scale * torch.einsum("rhgd,hud->rhgu", grouped, view.keys.float()), rows.softcap)
+            each = rows.capped(rows.scale * torch.einsum("rhgd,hud->rhgu", grouped, view.keys.float()))
             seen = visible(part.positions[block], view.order, view.window).expand(kv_heads, -1, units)
             logits.append(each.masked_fill(~seen.transpose(0, 1)[:, :, None], float("-inf")))
         everything = torch.cat(logits, -1)
@@ -122,9 +103,15 @@ def mean_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
 
 
 def _per_query_head(of_units: Tensor, q_heads: int) -> Tensor:
-    """What is true of units, [units] or [kv_heads, units], once per query head where KV heads differ."""
-    return of_units if of_units.dim() == 1 else of_units.repeat_interleave(q_heads // len(of_units), 0)
+    """What is true of units, [1 or kv_heads, units] or [units], once per query head where KV heads differ."""
+    same = of_units.dim() == 1 or len(of_units) == 1
+    return of_units if same else of_units.repeat_interleave(q_heads // len(of_units), 0)
 
 
-def _capped(logits: Tensor, softcap: float | None) -> Tensor:
-    return logits if softcap is None else softcap * (logits / softcap).tanh()
+def _side_by_side(positions: list[Tensor]) -> Tensor:
+    """[..., units] of several views; [kv_heads, units] where KV heads differ in one of them."""
+    heads = max(each.dim() for each in positions)
+    if heads == 1:
+        return torch.cat(positions)
+    kv_heads = max(len(each) for each in positions if each.dim() == 2)
+    return torch.cat([each.expand(kv_heads, -1) for each in positions], -1)

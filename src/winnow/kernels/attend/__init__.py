@@ -5,6 +5,7 @@ cpu_decode.py    few rows: Numba, bounded by reading K and V once
 cpu_prefill.py   many rows: Numba, bounded by two matrix products
 sdpa.py          torch's scaled_dot_product_attention: GPUs, and CPUs without Numba
 blocked.py       plain torch, for what SDPA does not have
+one_row.py       plain torch, for one row whose logits are wanted
 """
 
 import functools
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from winnow.kernels.attend.blocked import attend_blocked
+from winnow.kernels.attend.one_row import attend_one_row
 from winnow.kernels.attend.reference import attend_reference
 from winnow.kernels.attend.sdpa import attend_sdpa
 from winnow.kernels.launch import numba_missing
@@ -40,7 +42,8 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+    return_logits: bool = False,
+) -> Tensor | tuple[Tensor, ...]:
     """Grouped-query attention with the softmax in float32.
 
     Args:
@@ -57,26 +60,37 @@ def attend(
     Returns:
         [rows, q_heads, head_dim] in q's dtype, and with `return_lse` also [rows, q_heads] float32, the logarithm of the
         softmax denominator, the sink included. A row that sees no unit yields 0 and, without a sink, -inf.
+        With `return_logits`, for one row: both, and [q_heads, units] float32, the logits as the softmax sees them,
+        scaled and capped, -inf where the row does not see a unit. They cost no second pass over the keys.
     Raises:
-        ValueError: shapes, strides or dtypes are not as above.
+        ValueError: shapes, strides or dtypes are not as above, or the logits of several rows are asked for.
     """
     _check(q, k, v, q_positions, k_positions, scale, past, sinks)
     rows, q_heads, head_dim = q.shape
+    if return_logits and rows != 1:
+        raise ValueError(f"return_logits: {rows} rows, but only the logits of one row are given; attend row by row")
     if past is not None and window is None and k_positions.dim() == 2:  # the same triangle for all heads
         k_positions = torch.arange(k.shape[1], device=k.device)
         q_positions = torch.arange(past, past + rows, device=k.device)
     kernel = kernel_for(
         q.device.type, q.dtype, rows * q_heads // k.shape[0], head_dim,
-        plain=softcap is None and sinks is None and not return_lse,
+        plain=softcap is None and sinks is None and not return_lse and not return_logits,
     )  # fmt: skip
     if kernel == "decode":
         from winnow.kernels.attend.cpu_decode import attend_decode
 
+        logits = torch.empty(q_heads, k.shape[1]) if return_logits else None
         out, lse = attend_decode(
-            q, k, v, q_positions, k_positions,
-            scale=scale, past=past, window=window, softcap=softcap, sinks=sinks, return_lse=return_lse,
+            q, k, v, q_positions, k_positions, scale=scale, past=past, window=window, softcap=softcap, sinks=sinks,
+            return_lse=return_lse or return_logits, logits=logits,
         )  # fmt: skip
-        return (out, lse) if lse is not None else out
+        if lse is None:
+            return out
+        return (out, lse) if logits is None else (out, lse, logits)
+    if return_logits:
+        return attend_one_row(
+            q, k, v, q_positions, k_positions, scale=scale, window=window, softcap=softcap, sinks=sinks
+        )
     if kernel == "prefill":
         from winnow.kernels.attend.cpu_prefill import attend_prefill
 

@@ -23,6 +23,7 @@ from winnow.kernels.simd import (
     dot_tile,
     fma,
     load_f32,
+    mul,
     read_f32,
     read_i64,
     splat,
@@ -157,16 +158,41 @@ def next_piece(at: int, stop: int, rows: int, q_positions: int, k_positions: int
 
 
 @njit(cache=True, error_model="numpy")
+def hand_out(logits: int, factor: float, kept: int, count: int) -> None:
+    """kept[j] = factor * logits[j] for `count` units and none beyond: there another thread writes."""
+    whole = count // 16 * 16
+    for j in range(0, 4 * whole, 64):
+        store_f32(kept + j, mul(load_f32(logits + j), splat(factor)))
+    for j in range(whole, count):
+        write_f32(kept + 4 * j, factor * read_f32(logits + 4 * j))
+
+
+@njit(cache=True, error_model="numpy")
+def hide_run(kept: int, start: int, stop: int) -> None:
+    """-inf at kept[start:stop]."""
+    whole = (stop - start) // 16 * 16
+    fill(kept + 4 * start, HIDDEN, 4 * whole)
+    for j in range(start + whole, stop):
+        write_f32(kept + 4 * j, HIDDEN)
+
+
+@njit(cache=True, error_model="numpy")
 def attend_run(
     k: int, v: int, start: int, stop: int, head_dim: int, rows: int, group: int, q_positions: int, k_positions: int,
-    window: int, scale: float, softcap: float, masked: bool, half: bool, work: int,
+    window: int, scale: float, softcap: float, masked: bool, half: bool, work: int, kept: int, kept_row: int,
 ) -> None:  # fmt: skip
-    """The softmax of one KV head's query vectors over units [start, stop), in `work` (see `attend_decode`)."""
+    """The softmax of one KV head's query vectors over units [start, stop), in `work` (see `attend_decode`).
+
+    kept: where the logits of the vectors go, `kept_row` bytes apart; 0 for nowhere.
+    """
     vectors, size = rows * group, head_dim * (2 if half else 4)
     queries, logits, sums, tops, totals = areas(work, padded(vectors), head_dim)
     fill(sums, ZERO, tops - sums)
     fill(tops, HIDDEN, totals - tops)
     fill(totals, ZERO, totals - tops)
+    if kept != 0 and masked:
+        for i in range(vectors):
+            hide_run(kept + i * kept_row, start, stop)
     at = start
     while at < stop:
         end = min(at + PIECE, stop)
@@ -185,8 +211,11 @@ def attend_run(
                 write_f32(mine + 4 * j, HIDDEN)
             if masked and rows > 1:
                 hide_unseen(mine, read_i64(q_positions + 8 * (i // group)), k_positions + 8 * at, count, window)
+            factor = ONE if softcap != 0 else scale
+            if kept != 0:
+                hand_out(mine, factor, kept + i * kept_row + 4 * at, count)
             update_softmax(
-                mine, lanes, ONE if softcap != 0 else scale, tops + 4 * i, totals + 4 * i,
+                mine, lanes, factor, tops + 4 * i, totals + 4 * i,
                 sums + 4 * head_dim * i, head_dim, half and HAS_BF16_DOT,
             )  # fmt: skip
         add_weighted(logits, v + at * size, k + (at + PIECE) * size, count, head_dim, sums, vectors, half)
@@ -224,7 +253,7 @@ def merge_runs(
     return lse_of(top, total)
 
 
-INTEGERS = (types.int64,) * 20
+INTEGERS = (types.int64,) * 21
 
 
 @njit(
@@ -232,13 +261,14 @@ INTEGERS = (types.int64,) * 20
     cache=True, parallel=True, nogil=True, error_model="numpy",
 )  # fmt: skip
 def decode_kernel(
-    q: int, k: int, v: int, q_positions: int, k_positions: int, sinks: int, out: int, lse: int, work: int,
+    q: int, k: int, v: int, q_positions: int, k_positions: int, sinks: int, out: int, lse: int, kept: int, work: int,
     task_bytes: int, rows: int, kv_heads: int, group: int, head_dim: int, units: int, runs: int, k_stride: int,
     v_stride: int, positions_stride: int, window: int, scale: float, softcap: float, masked: bool, half: bool,
 ) -> None:  # fmt: skip
     """`attend()` on addresses; the three strides lead from one KV head to the next, in bytes.
 
     `sinks`, `lse`, `window`, `softcap`: 0 for none. masked: positions decide who sees what; otherwise all rows see all.
+    kept: where the logits go, [q_heads, units], of one row; 0 for nowhere.
     """
     vectors = rows * group
     row_bytes = group * head_dim * (2 if half else 4)  # one row of one KV head's queries
@@ -250,6 +280,7 @@ def decode_kernel(
         attend_run(
             k + head * k_stride, v + head * v_stride, units * run // runs, units * (run + 1) // runs, head_dim,
             rows, group, q_positions, k_positions + head * positions_stride, window, scale, softcap, masked, half, mine,
+            0 if kept == 0 else kept + 4 * head * group * units, 4 * units,
         )  # fmt: skip
     for head in range(kv_heads):
         for i in range(vectors):
@@ -276,8 +307,12 @@ def attend_decode(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     return_lse: bool = False,
+    logits: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The arguments and results of `attend()`; head_dim a multiple of 32, bfloat16 or float32."""
+    """The arguments and results of `attend()`; head_dim a multiple of 32, bfloat16 or float32.
+
+    logits: memory for the logits of one row, [q_heads, units] float32, contiguous.
+    """
     rows, q_heads, head_dim = q.shape
     kv_heads, units, _ = k.shape
     half = q.dtype == torch.bfloat16
@@ -297,7 +332,7 @@ def attend_decode(
     decode_kernel(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), q_positions.data_ptr(), k_positions.data_ptr(),
         0 if sinks is None else sinks.data_ptr(), out.data_ptr(), 0 if lse is None else lse.data_ptr(),
-        work.data_ptr(), 4 * task_floats,
+        0 if logits is None else logits.data_ptr(), work.data_ptr(), 4 * task_floats,
         rows, kv_heads, q_heads // kv_heads, head_dim, units, runs, k.stride(0) * width, v.stride(0) * width,
         8 * k_positions.stride(0) if k_positions.dim() == 2 else 0, window or 0,
         scale, softcap or 0.0, masked, half,

@@ -40,6 +40,13 @@ class KeepPolicy(Policy):
     takes_gaps: ClassVar[bool] = False
     # Whether it can act where tokens stop at a layer; else it needs the projections of every token in every layer.
     takes_stops: ClassVar[bool] = True
+    # Whether all layers and KV heads keep the same tokens, but for sliding windows.
+    same_in_layers: ClassVar[bool] = True
+
+    @property
+    def votes_in_decode(self) -> bool:
+        """Whether the rows of decode steps vote, so that each of them has to read all units."""
+        return False
 
     def rope_positions(self, prompt: int, new: int) -> int | None:
         """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None."""

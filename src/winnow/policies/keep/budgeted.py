@@ -35,6 +35,7 @@ class Budgeted(KeepPolicy):
     """
 
     takes_stops = False
+    same_in_layers = False
 
     budget: int
     chunk: int | None

@@ -52,6 +52,10 @@ class H2O(Budgeted):
                 "kept for its score",
             )
 
+    @property
+    def votes_in_decode(self) -> bool:
+        return self.decode_chunk is not None
+
     def voters(self, first: int, prompt: int) -> int | None:
         fits = self.decode_chunk is None and prompt - self.tail(prompt) <= self.budget  # nothing is ever evicted
         return None if fits or self.boundary(first, prompt) is None else 0

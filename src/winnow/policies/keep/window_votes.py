@@ -17,6 +17,10 @@ class WindowVotes(Budgeted):
         super().check()
         self.require(self.window >= 1, f"window={self.window} must be at least 1: no row would vote")
 
+    @property
+    def votes_in_decode(self) -> bool:
+        return self.decode_chunk is not None
+
     def voters(self, first: int, prompt: int) -> int | None:
         end = self.boundary(first, prompt)
         if end is None or end <= self.budget:  # nothing is evicted there

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
-from winnow.policies.base import ReadPolicy
+from winnow.policies.read.base import ReadPolicy
 
 
 @dataclass(frozen=True)
 class Dense(ReadPolicy):
     """Read all kept units at every decode step."""
+
+    takes_revivals = True
 
     name = "dense"
     identity = True

@@ -1,0 +1,50 @@
+"""The units that rows attend to in one layer."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class View:
+    """Units that rows attend to: tensors [kv_heads, units, head_dim], positions [..., units].
+
+    order: what the rows' positions are compared with: the units' positions, or one that every row sees. past, window,
+    query_limit: as in `Span`. norms: [kv_heads, units] float32, of the keys, where the cache has them.
+    place: of the first of them among the live units of the cache, the others following it one by one; None: these are
+    copies, with keys that are rotated already where others are yet to be. gathered: units between them were left out.
+    """
+
+    keys: Tensor
+    values: Tensor
+    positions: Tensor
+    order: Tensor
+    past: int | None
+    window: int | None = None
+    query_limit: int | None = None
+    norms: Tensor | None = None
+    place: int | None = None
+    gathered: bool = False
+
+    @property
+    def units(self) -> int:
+        """Per KV head."""
+        return self.keys.shape[1]
+
+    def with_keys(self, keys: Tensor) -> "View":
+        """The same units with other keys."""
+        return replace(self, keys=keys)
+
+    def between(self, start: int, stop: int) -> "View":
+        """The units `[start, stop)` of a view for one row."""
+        units = slice(start, stop)
+        return replace(
+            self,
+            keys=self.keys[:, units],
+            values=self.values[:, units],
+            positions=self.positions[..., units],
+            order=self.order[..., units],
+            past=None if self.past is None else max(0, min(self.past, stop) - start),
+            norms=None if self.norms is None else self.norms[:, units],
+            place=None if self.place is None else self.place + start,
+        )

@@ -1,0 +1,176 @@
+"""From logits to scores with Numba, the definitions of `reference.py` in one or two passes each.
+
+Kernels work on addresses; a head's candidates go in blocks that stay in the first-level cache, so that normalising,
+which needs the sum over all, costs one more pass and not three.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange, types
+from torch import Tensor
+
+from winnow.kernels.attend.softmax import HIDDEN, ZERO, fill
+from winnow.kernels.launch import match_torch_threads
+from winnow.kernels.select.lanes import count_up, divide, load_part, log, minimum, store_part, sub
+from winnow.kernels.select.reference import EPS, LEAST, LOWEST, Fusion
+from winnow.kernels.simd import (
+    add,
+    exp,
+    fma,
+    load_f32,
+    max_lanes,
+    maximum,
+    mul,
+    read_f32,
+    splat,
+    store_f32,
+    sum_lanes,
+    write_f32,
+)
+
+BLOCK = 2048  # candidates; 8 KiB
+TINY, FLOOR, NOTHING = np.float32(EPS), np.float32(LEAST), np.float32(LOWEST)
+FADING = np.float32(math.log(0.6) / 0.9)
+
+
+def parallel(*signature: Any) -> Any:
+    """A kernel that runs on all threads and is compiled when this module is imported."""
+    return njit(types.void(*signature), cache=True, parallel=True, nogil=True, error_model="numpy")
+
+
+# ---- sums of exponentials -------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def add_block(row: int, count: int, top: float, total: float) -> tuple[float, float]:
+    """A running maximum, and the sum of e**(x - maximum), after `count` more x at `row`; they start at LOWEST and 0."""
+    best = splat(top)
+    for j in range(0, count, 16):
+        best = maximum(load_part(row + 4 * j, count - j, HIDDEN), best)
+    raised = max_lanes(best)
+    shift, added = splat(raised), splat(ZERO)
+    for j in range(0, count, 16):
+        added = add(added, exp(sub(load_part(row + 4 * j, count - j, HIDDEN), shift)))
+    return raised, np.float32(total * np.exp(top - raised) + sum_lanes(added))
+
+
+@njit(cache=True, error_model="numpy")
+def log_sum_exp(row: int, count: int) -> float:
+    """Of `count` logits; infinity where all are -inf, so that what is taken relative to it vanishes."""
+    top, total = NOTHING, ZERO
+    for at in range(0, count, BLOCK):
+        top, total = add_block(row + 4 * at, min(BLOCK, count - at), top, total)
+    return top + np.log(total) if total > 0 else -HIDDEN
+
+
+@njit(cache=True, error_model="numpy")
+def normalise(row: int, count: int, top: float, total: float) -> None:
+    """Take off the logarithm of the sum of exponentials, down to LEAST.
+
+    In two steps: against a maximum of LOWEST, the logarithm of the total alone would be lost.
+    """
+    shift, rest, floor = splat(top), splat(np.float32(np.log(total))), splat(FLOOR)
+    for j in range(0, count, 16):
+        place, left = row + 4 * j, count - j
+        store_part(place, left, maximum(sub(sub(load_part(place, left, ZERO), shift), rest), floor))
+
+
+# ---- power mean -----------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def mean_block(logits: int, row_stride: int, sums: int, rows: int, seeing: int, alpha: float, out: int, count: int):
+    """log of the power mean, not normalised, of `count` candidates; sums: of the rows, as `log_sum_exp` gives them."""
+    lowest, factor, scale = splat(NOTHING), splat(alpha), np.float32(1 / alpha)
+    shift, unscale = splat(-np.float32(np.log(seeing)) * scale), splat(scale)
+    for j in range(0, count, 16):
+        left, best, total = count - j, lowest, splat(ZERO)
+        for r in range(rows):
+            log_p = sub(load_part(logits + r * row_stride + 4 * j, left, ZERO), splat(read_f32(sums + 4 * r)))
+            best = maximum(mul(log_p, factor), best)
+        for r in range(rows):
+            log_p = sub(load_part(logits + r * row_stride + 4 * j, left, ZERO), splat(read_f32(sums + 4 * r)))
+            total = add(total, exp(fma(log_p, factor, sub(splat(ZERO), best))))
+        store_part(out + 4 * j, left, maximum(fma(add(best, log(total)), unscale, shift), lowest))
+
+
+@njit(cache=True, error_model="numpy")
+def geometric_block(logits: int, row_stride: int, sums: int, rows: int, seeing: int, out: int, count: int) -> None:
+    """The same for alpha 0: the mean of the logarithms, of the rows that see something."""
+    share, lowest = splat(np.float32(1 / seeing)), splat(NOTHING)
+    for j in range(0, count, 16):
+        left, total = count - j, splat(ZERO)
+        for r in range(rows):
+            if read_f32(sums + 4 * r) < -HIDDEN:
+                log_p = sub(load_part(logits + r * row_stride + 4 * j, left, ZERO), splat(read_f32(sums + 4 * r)))
+                total = add(total, log_p)
+        store_part(out + 4 * j, left, maximum(mul(total, share), lowest))
+
+
+@parallel(*(types.int64,) * 8, types.float32)
+def mean_kernel(
+    logits: int, head_stride: int, row_stride: int, sums: int, out: int, heads: int, rows: int, count: int, alpha: float
+) -> None:
+    for head in prange(heads):
+        mine, lses, f = logits + head * head_stride, sums + 4 * rows * head, out + 4 * count * head
+        seeing = 0
+        for r in range(rows):
+            lse = log_sum_exp(mine + r * row_stride, count)
+            write_f32(lses + 4 * r, lse)
+            seeing += 1 if lse < -HIDDEN else 0
+        top, total = NOTHING, ZERO
+        for at in range(0, count, BLOCK):
+            size = min(BLOCK, count - at)
+            if alpha == 0:
+                geometric_block(mine + 4 * at, row_stride, lses, rows, max(seeing, 1), f + 4 * at, size)
+            else:
+                mean_block(mine + 4 * at, row_stride, lses, rows, max(seeing, 1), alpha, f + 4 * at, size)
+            top, total = add_block(f + 4 * at, size, top, total)
+        normalise(f, count, top, total)
+
+
+def power_mean(logits: Tensor, alpha: float) -> Tensor:
+    heads, rows, count = logits.shape
+    out, sums = torch.empty(heads, count), torch.empty(heads, rows)
+    head_stride, row_stride = 4 * logits.stride(0), 4 * logits.stride(1)
+    match_torch_threads()
+    mean_kernel(
+        logits.data_ptr(), head_stride, row_stride, sums.data_ptr(), out.data_ptr(), heads, rows, count, alpha
+    )
+    return out
+
+
+# ---- prior and fusion -----------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def place_block(place: int, first: int, count: int, last: int) -> None:
+    """What the structural prior says of candidates `first` to `first + count` of 0 .. `last`, for their place."""
+    one, tiny = splat(np.float32(1.0)), splat(TINY)
+    for j in range(0, count, 16):
+        u = divide(count_up(first + j), splat(np.float32(last)))
+        fading = mul(exp(mul(log(u), splat(np.float32(1.8)))), splat(FADING))
+        late = mul(log(maximum(sub(one, u), tiny)), splat(np.float32(0.4)))
+        store_part(place + 4 * j, count - j, mul(add(fading, late), splat(np.float32(0.7))))
+
+
+@parallel(*(types.int64,) * 6)
+def prior_kernel(norms: int, stride: int, place: int, out: int, heads: int, count: int) -> None:
+    for block in prange((count + BLOCK - 1) // BLOCK):
+        at = block * BLOCK
+        place_block(place + 4 * at, at, min(BLOCK, count - at), max(count - 1, 1))
+    for head in prange(heads):
+        r = out + 4 * count * head
+        top, total = NOTHING, ZERO
+        for at in range(0, count, BLOCK):
+            size = min(BLOCK, count - at)
+            for j in range(at, at + size, 16):
+                left = count - j
+                size_term = log(maximum(load_part(norms + head * stride + 4 * j, left, ZERO), splat(TINY)))
+                value = fma(size_term, splat(np.float32(-0.5)), load_part(place + 4 * j, left, ZERO))
+                store_part(r + 4 * j, left, value)
+            top, total = add_block(r + 4 * at, size, top, total)
+        normalise(r, count, top, total)

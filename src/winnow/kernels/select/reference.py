@@ -1,0 +1,64 @@
+"""From the logits of a few rows to the units that are selected: the definitions.
+
+Everything is in logarithms, on candidates [kv_heads, candidates] float32 in order of position.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool1d
+
+EPS = 1e-12
+LEAST = -1e4  # in place of the logarithm of 0, so that differences are numbers
+LOWEST = -1e30  # below every logarithm here, and still a number
+Fusion = Literal["forward", "reverse"]
+
+
+def power_mean(logits: Tensor, alpha: float) -> Tensor:
+    seeing = logits.amax(-1, keepdim=True) > -math.inf
+    log_p = logits.log_softmax(-1)
+    rows = seeing.sum(1).clamp_min(1)
+    if alpha == 0:
+        mean = log_p.masked_fill(~seeing, 0).sum(1) / rows
+    else:
+        mean = ((alpha * log_p).masked_fill(~seeing, -math.inf).logsumexp(1) - rows.log()) / alpha
+    return mean.clamp_min(LOWEST).log_softmax(-1).clamp_min(LEAST)
+
+
+def structural_prior(norms: Tensor) -> Tensor:
+    count = norms.shape[-1]
+    u = torch.arange(count, device=norms.device) / max(count - 1, 1)
+    size = -0.5 * norms.clamp_min(EPS).log()
+    place = math.log(0.6) / 0.9 * u**1.8 + 0.4 * (1 - u).clamp_min(EPS).log()
+    return (size + 0.7 * place).log_softmax(-1)
+
+
+def mixing_weight(log_f: Tensor, log_r: Tensor, most: float) -> Tensor:
+    f, r = log_f.exp(), log_r.exp()
+    best = ((f * f).sum(-1) - (f * r).sum(-1)) / (f - r).square().sum(-1).clamp_min(EPS)
+    return best.clamp(0, most)[:, None]
+
+
+def fuse(log_f: Tensor, log_r: Tensor, weight: Tensor, fusion: Fusion) -> Tensor:
+    if fusion == "reverse":
+        return ((1 - weight) * log_f + weight * log_r).log_softmax(-1)
+    return torch.logaddexp((1 - weight).log() + log_f, weight.log() + log_r).log_softmax(-1)
+
+
+def highest_near(scores: Tensor, reach: int) -> Tensor:
+    return max_pool1d(scores[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]
+
+
+def suppress(log_q: Tensor, reach: int) -> Tensor:
+    return 2 * log_q - highest_near(log_q, reach)
+
+
+def exclude(scores: Tensor) -> Tensor:
+    share = (scores / 2.0).softmax(0)
+    return scores + 0.85 * share.clamp_min(EPS).log()
+
+
+def top(scores: Tensor, count: int) -> Tensor:
+    return scores.sort(descending=True, stable=True).indices[:, :count].sort().values

@@ -1,0 +1,105 @@
+"""What every read policy is, and what it knows of a sequence."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from winnow.cache.view import View
+from winnow.policies.base import ModelShape, Policy, Scorer
+
+
+@dataclass(frozen=True)
+class Row:
+    """The row of a decode step, or the last one of a prompt, in one layer.
+
+    position: its place in the text; window: the layer's own. appended, dropped: of the layer's cache, see `LayerCache`,
+    the row's own unit included. ordered: whether units stand in order of position. query: [q_heads, head_dim] as it
+    attends to a view. match: (queries [vectors, head_dim], keys [kv_heads, units, head_dim]) -> logits [vectors, units]
+    float32 as the softmax sees them, vector i being of KV head i * kv_heads // vectors.
+    """
+
+    layer: int
+    position: int
+    window: int | None
+    appended: int
+    dropped: int
+    ordered: bool
+    query: Callable[[View], Tensor]
+    match: Callable[[Tensor, Tensor], Tensor]
+
+
+class Reader:
+    """What a read policy knows of one sequence; changed by its steps and forked with it. This one reads everything.
+
+    slow: whether the decode step in progress, or the last one, is a slow one; None: where there is no such thing. In a
+    step that is not, no token is revived. prompt_rows: how many of the
+    last rows of a prompt `prompted` is told of.
+    """
+
+    slow: bool | None = None
+    prompt_rows = 0
+
+    def begin(self, token: int) -> None:
+        """A decode step begins, which feeds `token`."""
+
+    def narrow(self, row: Row, views: list[View]) -> list[View]:
+        """What the row of a decode step reads of `views`, all that it may see; the same list: all of it."""
+        return views
+
+    def listens(self, row: Row, views: list[View]) -> bool:
+        """Whether `note` is to be told of the row's attention in a layer, in which it reads everything."""
+        return False
+
+    def note(self, row: Row, views: list[View], logits: list[Tensor]) -> None:
+        """What a row that read everything matched. logits: per view [q_heads, units], see `Row.match`."""
+
+    def prompted(self, row: Row, views: list[View], queries: list[Tensor], positions: Tensor, *, last: bool) -> None:
+        """Rows at `positions`, among the last `prompt_rows` of the prompt, have attended in a layer.
+
+        queries: per view [rows, q_heads, head_dim]. last: whether all of the prompt's rows have; `row` is the last.
+        """
+
+    def settle(self) -> None:
+        """Wait for work that reads the caches: they are about to change."""
+
+    def forget(self) -> None:
+        """Units have been evicted at a boundary: what is known of the caches holds no more."""
+
+    def fork(self) -> "Reader":
+        """An independent copy that shares no memory."""
+        return copy.deepcopy(self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what it holds besides the caches, at the most."""
+        return 0
+
+
+class ReadPolicy(Policy):
+    """Which of the kept units a decode step reads."""
+
+    verb = "read"
+    # Whether tokens that were skipped may be revived: on slow steps, of which there must be some.
+    takes_revivals: ClassVar[bool] = False
+    # Whether layers may hold units of different tokens.
+    takes_gaps: ClassVar[bool] = True
+
+    @property
+    def norms(self) -> bool:
+        """Whether the norms of keys are wanted in `View.norms`."""
+        return False
+
+    def prepare(self, scorer: Scorer) -> None:
+        """Raise, before any work, what `reader` would raise for want of a tokenizer or of tokens in it."""
+
+    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
+        """What is known of a sequence before its prompt of `prompt` tokens is processed."""
+        return Reader()
+
+
+def widest(views: Sequence[View]) -> int:
+    """Index of the view with most units: the one that it pays to read less of."""
+    return max(range(len(views)), key=lambda index: views[index].units)
