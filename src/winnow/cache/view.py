@@ -35,6 +35,19 @@ class View:
         """The same units with other keys."""
         return replace(self, keys=keys)
 
+    def at(self, index: Tensor) -> "View":
+        """The units at `index`, [units], of a view for one row that compares positions; copies."""
+        return replace(
+            self,
+            keys=self.keys.index_select(1, index),
+            values=self.values.index_select(1, index),
+            positions=self.positions[..., index],
+            order=self.order[..., index],
+            past=None,
+            norms=None if self.norms is None else self.norms[:, index],
+            gathered=True,
+        )
+
     def between(self, start: int, stop: int) -> "View":
         """The units `[start, stop)` of a view for one row."""
         units = slice(start, stop)

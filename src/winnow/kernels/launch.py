@@ -30,7 +30,7 @@ def compile_kernels(device: torch.device) -> None:
     if device.type != "cpu" or numba_missing() is not None:
         return
     start = time.perf_counter()
-    for module in ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill", "dots.cpu"):
+    for module in ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill", "dots.cpu", "select.cpu", "pack.cpu"):
         importlib.import_module(f"winnow.kernels.{module}")
     log.debug("CPU kernels loaded in %.1f s", time.perf_counter() - start)
 

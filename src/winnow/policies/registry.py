@@ -17,7 +17,10 @@ from winnow.policies.keep.sirllm import SirLLM
 from winnow.policies.keep.snapkv import SnapKV
 from winnow.policies.keep.streaming import Streaming
 from winnow.policies.read.dense import Dense
+from winnow.policies.read.quest import Quest
+from winnow.policies.read.sink_recent import SinkRecent
 from winnow.policies.read.slowfast import SlowFast
+from winnow.policies.read.tidal import Tidal
 from winnow.policies.store.plain import Plain
 
 _POLICIES: tuple[type[Policy], ...] = (
@@ -39,6 +42,9 @@ _POLICIES: tuple[type[Policy], ...] = (
     Scissorhands,
     Dense,
     SlowFast,
+    Quest,
+    Tidal,
+    SinkRecent,
     Plain,
 )
 

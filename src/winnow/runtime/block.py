@@ -84,12 +84,9 @@ class Block:
         compact = cache.length if plan.keep.compact(window) else None
         row = self._row(part, cache, rows, window, compact)
         if part.decode:
-            views = self._narrow(part, row, views, sum(span.stop - span.start for span in spans))
+            views = self._narrow(index, row, views, sum(span.stop - span.start for span in spans))
         if not cache.rotated:
-            views = [
-                view if view.place is None else view.with_keys(rows.placed(part, view.keys, view.place))
-                for view in views
-            ]
+            views = [view.with_keys(row.keys(view)) for view in views]
         queries = [rows.queries(part, view.query_limit, compact) for view in views]
         out = self._attend_views(index, rows, queries, views, row)
         self._listen(index, rows, queries, views, window)
@@ -114,14 +111,15 @@ class Block:
         scores = None if score is None else score(self.layer, *rows.rows(part))
         rows.append(part, cache, scores, compact=keep.compact(window))
 
-    def _narrow(self, part: Segment, row: Row, views: list[View], units: int) -> list[View]:
+    def _narrow(self, index: int, row: Row, views: list[View], units: int) -> list[View]:
         """What the rows of a decode step read of all that they may see, `units` per KV head, and count it."""
-        sequence = part.sequence
-        if part.rows == 1:  # revived rows come in steps that read everything
+        sequence, extra = self.parts[index].sequence, 0
+        if self.whole[index].rows == 1:  # revived rows come in steps that read everything
             views = sequence.reader.narrow(row, views)
+            extra = sequence.reader.extra
         read = sum(view.units for view in views)
         sequence.read_less |= read < units
-        sequence.stats.units_read += read * self.decoder.shape.kv_heads
+        sequence.stats.units_read += (read + extra) * self.decoder.shape.kv_heads
         return views
 
     def _attend_views(self, index: int, rows: Projected, queries: list[Tensor], views: list[View], row: Row) -> Tensor:
@@ -166,6 +164,9 @@ class Block:
             ordered=not part.sequence.plan.compute.revives,
             query=lambda view: rows.queries(part, view.query_limit, compact)[-1],
             match=rows.match,
+            keys=lambda view: (
+                view.keys if cache.rotated or view.place is None else rows.placed(part, view.keys, view.place)
+            ),
         )
 
     def _last(self, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""What selecting needs of sixteen-lane vectors: loads and stores that stop at an end, logarithms, comparisons as bits."""
+"""Sixteen-lane vectors for selecting: loads and stores that stop at an end, comparisons as bits, logarithms."""
 
 from typing import Any
 

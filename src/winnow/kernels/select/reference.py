@@ -51,8 +51,8 @@ def highest_near(scores: Tensor, reach: int) -> Tensor:
     return max_pool1d(scores[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]
 
 
-def suppress(log_q: Tensor, reach: int) -> Tensor:
-    return 2 * log_q - highest_near(log_q, reach)
+def suppress(log_q: Tensor, width: int) -> Tensor:
+    return 2 * log_q - highest_near(log_q, width // 2)
 
 
 def exclude(scores: Tensor) -> Tensor:

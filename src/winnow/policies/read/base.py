@@ -18,7 +18,8 @@ class Row:
     position: its place in the text; window: the layer's own. appended, dropped: of the layer's cache, see `LayerCache`,
     the row's own unit included. ordered: whether units stand in order of position. query: [q_heads, head_dim] as it
     attends to a view. match: (queries [vectors, head_dim], keys [kv_heads, units, head_dim]) -> logits [vectors, units]
-    float32 as the softmax sees them, vector i being of KV head i * kv_heads // vectors.
+    float32 as the softmax sees them, vector i being of KV head i * kv_heads // vectors. keys: [kv_heads, units,
+    head_dim], those of a view as the row attends to them: a cache may hold them unrotated.
     """
 
     layer: int
@@ -29,18 +30,20 @@ class Row:
     ordered: bool
     query: Callable[[View], Tensor]
     match: Callable[[Tensor, Tensor], Tensor]
+    keys: Callable[[View], Tensor]
 
 
 class Reader:
     """What a read policy knows of one sequence; changed by its steps and forked with it. This one reads everything.
 
     slow: whether the decode step in progress, or the last one, is a slow one; None: where there is no such thing. In a
-    step that is not, no token is revived. prompt_rows: how many of the
-    last rows of a prompt `prompted` is told of.
+    step that is not, no token is revived. prompt_rows: how many of the last rows of a prompt `prompted` is told of.
+    extra: units per KV head whose bytes the last `narrow` read besides those of the views that it returned.
     """
 
     slow: bool | None = None
     prompt_rows = 0
+    extra = 0
 
     def begin(self, token: int) -> None:
         """A decode step begins, which feeds `token`."""
@@ -82,14 +85,17 @@ class ReadPolicy(Policy):
     """Which of the kept units a decode step reads."""
 
     verb = "read"
-    # Whether tokens that were skipped may be revived: on slow steps, of which there must be some.
-    takes_revivals: ClassVar[bool] = False
     # Whether layers may hold units of different tokens.
     takes_gaps: ClassVar[bool] = True
 
     @property
     def norms(self) -> bool:
         """Whether the norms of keys are wanted in `View.norms`."""
+        return False
+
+    @property
+    def takes_revivals(self) -> bool:
+        """Whether there are steps that read everything in all layers, in which skipped tokens may be revived."""
         return False
 
     def prepare(self, scorer: Scorer) -> None:

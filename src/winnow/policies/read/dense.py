@@ -9,7 +9,5 @@ from winnow.policies.read.base import ReadPolicy
 class Dense(ReadPolicy):
     """Read all kept units at every decode step."""
 
-    takes_revivals = True
-
     name = "dense"
     identity = True

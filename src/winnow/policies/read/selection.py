@@ -1,13 +1,16 @@
 """What fast steps read in one layer: a packed copy of the first and the selected units, and the recent in place."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from winnow.cache.view import View
+from winnow.kernels.pack import pack
+from winnow.kernels.select import top
 from winnow.policies.read.base import Row
-from winnow.policies.read.selectors import Evidence, Selector, top
+from winnow.policies.read.selectors import Evidence, Selector
 
 NOBODY = 2**62  # in place of the position of a unit that no row sees
 
@@ -40,6 +43,12 @@ class Buffers:
         keys, values = (view.keys.new_empty(kv_heads, units, head_dim) for _ in range(2))
         return cls(keys, values, view.positions.new_empty(kv_heads, units))
 
+    def fill(self, view: View, index: Tensor) -> None:
+        """Copy the units of a view at `index`, [kv_heads, units]."""
+        pack(view.keys, index, self.keys)
+        pack(view.values, index, self.values)
+        torch.gather(view.positions.expand(len(index), -1), 1, index, out=self.positions)
+
     @property
     def nbytes(self) -> int:
         return self.keys.nbytes + self.values.nbytes + self.positions.nbytes
@@ -49,11 +58,13 @@ class Buffers:
 class Selection:
     """What was selected at one slow step.
 
+    scores: [kv_heads, budget] float32, of the selected units, in their order.
     tail: a copy of the units that were recent then, where they do not stand at the end of the cache. appended, dropped:
     of the cache at that time.
     """
 
     buffers: Buffers
+    scores: Tensor
     tail: View | None
     appended: int
     dropped: int
@@ -84,55 +95,72 @@ class Selection:
 
 
 def select(
-    row: Row, main: View, logits: Tensor, selector: Selector, sizes: Sizes, last: Selection | None, buffers: Buffers
+    row: Row,
+    main: View,
+    logits: Tensor,
+    selector: Selector,
+    sizes: Sizes,
+    last: Selection | None,
+    buffers: Buffers,
 ) -> Selection:
     """Choose among the units of `main`, at least as many as `sizes` says, and pack them into `buffers`.
 
     logits: [kv_heads, rows, units], -inf where a row does not see a unit.
     """
     order = None if row.ordered else main.positions.argsort()
-    candidates = slice(sizes.sink, main.units - sizes.recent)
-    held = Buffers(buffers.keys, buffers.values, buffers.positions)
     positions, norms = main.positions, main.norms
     if order is not None:
         logits, positions = logits.index_select(-1, order), positions[order]
         norms = None if norms is None else norms.index_select(-1, order)
+    candidates = slice(sizes.sink, main.units - sizes.recent)
     evidence = Evidence(
-        logits[..., candidates],
+        logits,
+        candidates,
         None if norms is None else norms[:, candidates],
-        _selected(last, positions[..., candidates], sizes.sink, len(main.keys)) if selector.memory else None,
+        _scored(last, positions[..., candidates], sizes.sink, len(main.keys)) if selector.memory else None,
     )
-    chosen = sizes.sink + top(selector.scores(evidence), sizes.budget)
+    scores = selector.scores(evidence)
+    chosen = top(scores, sizes.budget)
     first = torch.arange(sizes.sink, device=chosen.device).expand(len(chosen), -1)
-    index = torch.cat((first, chosen), 1)
-    torch.gather(positions.expand(len(index), -1), 1, index, out=held.positions)
-    index = index if order is None else order[index]
-    for source, target in ((main.keys, held.keys), (main.values, held.values)):
-        for head, units in enumerate(index):
-            torch.index_select(source[head], 0, units, out=target[head])
-    tail = None
-    if sizes.recent and (main.gathered or order is not None):
-        recent = torch.arange(main.units, device=index.device) if order is None else order
-        recent = recent[main.units - sizes.recent :]
-        places = main.positions[..., recent]
-        past = None if row.window is not None else sizes.recent
-        keys, values = main.keys[:, recent], main.values[:, recent]
-        tail = View(keys, values, places, places, past, row.window, main.query_limit)
-    return Selection(held, tail, row.appended, row.dropped)
+    index = torch.cat((first, sizes.sink + chosen), 1)
+    buffers.fill(main, index if order is None else order[index])
+    return Selection(
+        buffers, scores.gather(1, chosen), _tail(row, main, order, sizes.recent), row.appended, row.dropped
+    )
 
 
-def _selected(last: Selection | None, positions: Tensor, sink: int, kv_heads: int) -> Tensor:
-    """[kv_heads, candidates] bool: which of `positions` were selected last."""
+def _tail(row: Row, main: View, order: Tensor | None, recent: int) -> View | None:
+    """A copy of the recent units, where they do not stand at the end of the cache."""
+    if not recent or (order is None and not main.gathered):
+        return None
+    index = torch.arange(main.units, device=main.keys.device) if order is None else order
+    index = index[main.units - recent :]
+    places = main.positions[..., index]
+    past = None if row.window is not None else recent
+    return View(main.keys[:, index], main.values[:, index], places, places, past, row.window, main.query_limit)
+
+
+def _scored(last: Selection | None, positions: Tensor, sink: int, kv_heads: int) -> Tensor:
+    """[kv_heads, candidates]: the scores of the units at `positions` that were selected last, -inf for the others."""
+    now = positions.expand(kv_heads, -1).contiguous()
     if last is None:
-        return torch.zeros(kv_heads, positions.shape[-1], dtype=torch.bool, device=positions.device)
+        return torch.full(now.shape, -math.inf, device=now.device)
     before = last.buffers.positions[:, sink:].contiguous()
-    now = positions.expand(len(before), -1).contiguous()
     place = torch.searchsorted(before, now).clamp_max(before.shape[1] - 1)
-    return before.gather(1, place) == now
+    return last.scores.gather(1, place).masked_fill(before.gather(1, place) != now, -math.inf)
 
 
-def visible(view: View, row: Row) -> View:
-    """The units of a view that the row sees, where a window has left some of them behind."""
-    if view.window is None or not row.ordered or view.positions.dim() == 2:
-        return view
-    return view.between(int((view.positions <= row.position - view.window).sum()), view.units)
+def seen_by(row: Row, view: View) -> tuple[View, Tensor | slice]:
+    """The units of a view that a row sees, where a window has left some behind, and which of the view's they are.
+
+    Where heads keep different tokens, all stay.
+    """
+    everything = slice(0, view.units)
+    if view.window is None or view.positions.dim() == 2:
+        return view, everything
+    hidden = view.positions <= row.position - view.window
+    if row.ordered:
+        kept = slice(int(hidden.sum()), view.units)
+        return view.between(kept.start, kept.stop), kept
+    index = (~hidden).nonzero().flatten()
+    return (view, everything) if len(index) == view.units else (view.at(index), index)

@@ -5,33 +5,47 @@ All work in logarithms, on candidates [kv_heads, candidates], and return scores 
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import max_pool1d
 
-EPS = 1e-12
-LEAST = -1e4  # in place of the logarithm of 0, so that differences are numbers
-Fusion = Literal["forward", "reverse"]
+from winnow.kernels.select import (
+    EPS,
+    Fusion,
+    exclude,
+    fuse,
+    highest_near,
+    mixing_weight,
+    power_mean,
+    structural_prior,
+    suppress,
+)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of the candidates of one layer, which are in order of position.
+    """What is known of the units of one layer, which are in order of position, when some of them are selected.
 
-    logits: [kv_heads, rows, candidates] float32, of all rows that vote, -inf where one does not see a candidate. norms:
-    [kv_heads, candidates] float32, of the keys; None where no selector wants them. selected: [kv_heads, candidates]
-    bool, the last selection; None where nobody asks.
+    seen: [kv_heads, rows, units] float32, the logits of all rows that vote, -inf where one does not see a unit.
+    candidates: the units that can be selected. norms: [kv_heads, candidates] float32, of the keys; None where no
+    selector wants them. last: [kv_heads, candidates] float32, the scores of those that were selected last, -inf for the
+    others; None where nobody asks.
     """
 
-    logits: Tensor
+    seen: Tensor
+    candidates: slice
     norms: Tensor | None = None
-    selected: Tensor | None = None
+    last: Tensor | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """[kv_heads, rows, candidates]."""
+        return self.seen[..., self.candidates]
 
 
 class Selector(Protocol):
-    """norms, memory: whether it wants `Evidence.norms` and `Evidence.selected`."""
+    """norms, memory: whether it wants `Evidence.norms` and `Evidence.last`."""
 
     @property
     def norms(self) -> bool: ...
@@ -67,6 +81,30 @@ class Pooled:
 
     def scores(self, evidence: Evidence) -> Tensor:
         return highest_near(power_mean(evidence.logits, self.alpha), self.width // 2)
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The attention that all rows together pay to units, and of it the maximum over `width` positions around each; what
+    was selected last keeps its score, times `memory` at every selection.
+
+    Unlike `Pooled` it takes the weights as they are, and not as shares of what the candidates get: a row that looks at
+    nothing but recent units has nothing to say, and does not replace what an earlier one found. Ours.
+    """
+
+    width: int = 17
+    decay: float = 0.9
+    norms = False
+
+    @property
+    def memory(self) -> bool:
+        return self.decay > 0
+
+    def scores(self, evidence: Evidence) -> Tensor:
+        rows = evidence.seen.shape[1]
+        attention = power_mean(evidence.seen, alpha=1.0)[:, evidence.candidates] + math.log(rows)
+        now = highest_near(attention, self.width // 2)
+        return now if evidence.last is None else torch.maximum(now, evidence.last + math.log(self.decay))
 
 
 @dataclass(frozen=True)
@@ -118,35 +156,10 @@ class Persist:
 
     def scores(self, evidence: Evidence) -> Tensor:
         assert evidence.norms is not None
-        assert evidence.selected is not None
-        log_r = memory_prior(evidence.norms, evidence.selected)
+        assert evidence.last is not None
+        log_r = memory_prior(evidence.norms, evidence.last > -math.inf)
         weight = torch.full_like(log_r[:, :1], 0.25)
         return suppress(fuse(power_mean(evidence.logits, self.alpha), log_r, weight, self.fusion), width=8)
-
-
-def power_mean(logits: Tensor, alpha: float) -> Tensor:
-    """log f of the rows' softmax p: f ~ (mean of p ** alpha) ** (1 / alpha), normalised; alpha 0: the geometric mean.
-
-    logits: [kv_heads, rows, candidates]; rows that see none count for nothing. Returns [kv_heads, candidates].
-    """
-    seeing = logits.amax(-1, keepdim=True) > -math.inf
-    log_p = logits.log_softmax(-1)
-    rows = seeing.sum(1).clamp_min(1)
-    if alpha == 0:
-        mean = log_p.masked_fill(~seeing, 0).sum(1) / rows
-    else:
-        mean = ((alpha * log_p).masked_fill(~seeing, -math.inf).logsumexp(1) - rows.log()) / alpha
-    return mean.log_softmax(-1).clamp_min(LEAST)
-
-
-def structural_prior(norms: Tensor) -> Tensor:
-    """log r: keys of small norm, as in compression by the norm of keys, and early positions. norms, and what is
-    returned: [kv_heads, candidates]."""
-    count = norms.shape[-1]
-    u = torch.arange(count, device=norms.device) / max(count - 1, 1)
-    size = -0.5 * norms.clamp_min(EPS).log()
-    place = math.log(0.6) / 0.9 * u**1.8 + 0.4 * (1 - u).clamp_min(EPS).log()
-    return (size + 0.7 * place).log_softmax(-1)
 
 
 def memory_prior(norms: Tensor, selected: Tensor) -> Tensor:
@@ -155,39 +168,3 @@ def memory_prior(norms: Tensor, selected: Tensor) -> Tensor:
     distance = torch.arange(count, 0, -1, device=norms.device)  # from the first recent token
     place = 0.05 + 0.5 * selected + 0.5 * 2.0 ** (-distance / 1024)
     return (-0.5 * norms.clamp_min(EPS).log() + place.log()).log_softmax(-1)
-
-
-def mixing_weight(log_f: Tensor, log_r: Tensor, most: float) -> Tensor:
-    """The weight of r that makes |(1 - weight) f + weight r| smallest, between 0 and `most`; [kv_heads, 1]."""
-    f, r = log_f.exp(), log_r.exp()
-    best = ((f * f).sum(-1) - (f * r).sum(-1)) / (f - r).square().sum(-1).clamp_min(EPS)
-    return best.clamp(0, most)[:, None]
-
-
-def fuse(log_f: Tensor, log_r: Tensor, weight: Tensor, fusion: Fusion) -> Tensor:
-    """log q, normalised. "forward": q = (1 - weight) f + weight r, which minimises (1 - weight) KL(f|q) +
-    weight KL(r|q); "reverse": q ~ f ** (1 - weight) r ** weight, which minimises the same with KL(q|.)."""
-    if fusion == "reverse":
-        return ((1 - weight) * log_f + weight * log_r).log_softmax(-1)
-    return torch.logaddexp((1 - weight).log() + log_f, weight.log() + log_r).log_softmax(-1)
-
-
-def suppress(log_q: Tensor, width: int) -> Tensor:
-    """Soft suppression: a candidate loses what the best one within width // 2 positions has more than it."""
-    return 2 * log_q - highest_near(log_q, width // 2)
-
-
-def exclude(scores: Tensor) -> Tensor:
-    """Heads of a layer shun what other heads score higher."""
-    share = (scores / 2.0).softmax(0)
-    return scores + 0.85 * share.clamp_min(EPS).log()
-
-
-def highest_near(scores: Tensor, reach: int) -> Tensor:
-    """The highest of the scores [kv_heads, candidates] within `reach` positions of each candidate."""
-    return max_pool1d(scores[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]
-
-
-def top(scores: Tensor, count: int) -> Tensor:
-    """Index [kv_heads, count], ascending, of the highest scores; ties go to the lower index."""
-    return scores.sort(descending=True, stable=True).indices[:, :count].sort().values

@@ -3,6 +3,7 @@
 import copy
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from winnow.cache.view import View
 from winnow.errors import InputError, PlanError
+from winnow.kernels.select import Fusion
 from winnow.policies.base import ModelShape, Scorer
-from winnow.policies.read.base import Reader, ReadPolicy, Row, widest
+from winnow.policies.read.base import Reader, ReadPolicy, Row
 from winnow.policies.read.deferred import Deferred
-from winnow.policies.read.selection import Buffers, Selection, Sizes, select, visible
-from winnow.policies.read.selectors import AlphaFair, Attention, Fusion, Persist, Pooled, Selector
+from winnow.policies.read.selection import Buffers, Selection, Sizes, seen_by, select
+from winnow.policies.read.selectors import AlphaFair, Attention, Peaks, Persist, Pooled, Selector
 from winnow.policies.read.trigger import Chance, Never, Periodic, Sentence, Trigger, boundaries_of
 
 
@@ -34,9 +36,10 @@ class SlowFast(ReadPolicy):
     bootstrap: how many of the last prompt tokens select what the first steps read.
     recent_mode: "sliding": units that are no longer recent are not read until a slow step selects them; "anchored":
     what was recent at the last slow step stays so, up to `interval` units more.
-    selector: how the units are selected, see docs/slowfast.md: "alpha_fair" (the authors'), "pooled", "attention" or
-    "persist". prior, suppression, cross_head, fusion: parts of it that can be switched off or exchanged. pool: the
-    width over which "pooled" takes the maximum, an odd number of positions.
+    selector: how units are selected, see docs/slowfast.md: "peaks", "alpha_fair" (the authors'), "pooled", "attention"
+    or "persist". pool: the width over which "peaks" and "pooled" take the maximum, an odd number of positions. memory:
+    by which factor "peaks" lowers, at every selection, the score of what was selected before; 0: it is forgotten.
+    prior, suppression, cross_head, fusion: parts of "alpha_fair" that can be switched off or exchanged.
     layer_groups: a slow step selects for one of so many groups of layers, in turn; the others read as in a fast step.
     publish_delay: steps that still read the last selection after a new one was made; the cost of staleness.
 
@@ -46,8 +49,6 @@ class SlowFast(ReadPolicy):
 
     Source: Slow-Fast Inference, arXiv:2603.12038, and its authors' code.
     """
-
-    takes_revivals = True
 
     budget: int = 4096
     sink: int = 4
@@ -59,12 +60,13 @@ class SlowFast(ReadPolicy):
     trigger: Literal["sentence", "periodic", "random", "none"] = "sentence"
     trigger_on: Literal["start", "end"] = "start"
     recent_mode: Literal["sliding", "anchored"] = "sliding"
-    selector: Literal["alpha_fair", "pooled", "attention", "persist"] = "pooled"
+    selector: Literal["peaks", "alpha_fair", "pooled", "attention", "persist"] = "peaks"
     prior: bool = True
     suppression: bool = True
     cross_head: bool = True
     fusion: Fusion = "forward"
     pool: int = 17
+    memory: float = 0.9
     layer_groups: int = 1
     publish_delay: int = 0
     seed: int = 0
@@ -87,6 +89,7 @@ class SlowFast(ReadPolicy):
             f"interval={self.interval} is below min_gap={self.min_gap}, the least steps between two slow ones; use "
             "a larger interval or a smaller min_gap",
         )
+        self.require(0 <= self.memory <= 1, f"memory={self.memory} must be between 0 and 1")
         self.require(self.pool % 2 == 1, f"pool={self.pool} must be odd, so that a unit stands in its middle")
         plain = self.prior and self.suppression and self.cross_head
         self.require(
@@ -107,6 +110,10 @@ class SlowFast(ReadPolicy):
     @property
     def norms(self) -> bool:
         return self._selector().norms
+
+    @property
+    def takes_revivals(self) -> bool:
+        return self.layer_groups == 1
 
     def prepare(self, scorer: Scorer) -> None:
         if self.trigger != "sentence":
@@ -138,6 +145,8 @@ class SlowFast(ReadPolicy):
         return Sentence(boundaries, self.interval, self.min_gap, self.cooldown, self.trigger_on)
 
     def _selector(self) -> Selector:
+        if self.selector == "peaks":
+            return Peaks(self.pool, self.memory)
         if self.selector == "pooled":
             return Pooled(width=self.pool)
         if self.selector == "attention":
@@ -176,39 +185,37 @@ class SlowFastReader(Reader):
         current = self._layers[row.layer].current
         if current is None or self._selects(row.layer):
             return views
-        index = widest(views)
+        index = _main(views)
         chosen = current.views(row, views[index], self._sizes, anchored=self._policy.recent_mode == "anchored")
         return views[:index] + chosen + views[index + 1 :]
 
     def listens(self, row: Row, views: list[View]) -> bool:
-        # The widest view may still hold units that a window hides: `note` counts.
-        enough = views[widest(views)].units >= self._sizes.total
+        enough = views[_main(views)].units >= self._sizes.total  # or fewer, behind a window: `_select` counts
         return enough and (self._layers[row.layer].current is None or self._selects(row.layer))
 
     def note(self, row: Row, views: list[View], logits: list[Tensor]) -> None:
-        index = widest(views)
-        kv_heads, units, _ = views[index].keys.shape
-        self._select(row, views[index], logits[index].view(kv_heads, -1, units))
+        index = _main(views)
+        main, kept = seen_by(row, views[index])
+        self._select(row, main, logits[index].view(len(main.keys), -1, views[index].units)[..., kept])
 
     def prompted(self, row: Row, views: list[View], queries: list[Tensor], positions: Tensor, *, last: bool) -> None:
-        index, layer = widest(views), self._layers[row.layer]
+        index, layer = _main(views), self._layers[row.layer]
         voters = positions >= self._first
         layer.queries.append((queries[index][voters], positions[voters]))
         if not last:
             return
         each, places = (torch.cat(list(parts)) for parts in zip(*layer.queries, strict=True))
         layer.queries.clear()
-        view = views[index]
-        if view.units < self._sizes.total:
+        main, _ = seen_by(row, views[index])
+        if main.units < self._sizes.total:
             return
-        # [rows, q_heads, head_dim] -> all vectors of a KV head side by side
         rows, _, head_dim = each.shape
-        kv_heads = len(view.keys)
+        kv_heads = len(main.keys)
         vectors = each.view(rows, kv_heads, -1, head_dim).transpose(0, 1)  # [kv_heads, rows, group, head_dim]
-        logits = row.match(vectors.reshape(-1, head_dim), view.keys).view(kv_heads, rows, -1, view.units)
-        distance = places[:, None] - view.positions.view(-1, 1, view.units)  # [1 or kv_heads, rows, units]
-        hidden = distance < 0 if view.window is None else (distance < 0) | (distance >= view.window)
-        self._select(row, view, logits.masked_fill(hidden[:, :, None], float("-inf")).flatten(1, 2))
+        logits = row.match(vectors.reshape(-1, head_dim), main.keys).view(kv_heads, rows, -1, main.units)
+        distance = places[:, None] - main.positions.view(-1, 1, main.units)  # [1 or kv_heads, rows, units]
+        hidden = distance < 0 if main.window is None else (distance < 0) | (distance >= main.window)
+        self._select(row, main, logits.masked_fill(hidden[:, :, None], float("-inf")).flatten(1, 2))
 
     def settle(self) -> None:
         self._deferred.wait()
@@ -233,12 +240,10 @@ class SlowFastReader(Reader):
         groups = self._policy.layer_groups
         return self.slow and layer % groups == self._turn % groups
 
-    def _select(self, row: Row, view: View, logits: Tensor) -> None:
-        """logits: [kv_heads, rows, units of the view]."""
-        main = visible(view, row)
+    def _select(self, row: Row, main: View, logits: Tensor) -> None:
+        """logits: [kv_heads, rows, units of `main`], the rows of a KV head's query heads one after the other."""
         if main.units < self._sizes.total:
             return
-        logits = logits[..., view.units - main.units :]
         layer, delay = self._layers[row.layer], self._policy.publish_delay
         # Where nothing is there to read yet, waiting would only make steps dense.
         due = self._step + 1 + delay if delay and layer.current is not None else None
@@ -248,6 +253,12 @@ class SlowFastReader(Reader):
             layer.take(select(row, main, logits, self._selector, self._sizes, layer.newest, buffers), due)
 
         self._deferred.submit([logits, main.keys, main.values, main.positions], work)
+
+
+def _main(views: Sequence[View]) -> int:
+    """Index of the view that is narrowed: the widest, but for tokens that queries see from elsewhere, which stay."""
+    plain = [index for index, view in enumerate(views) if view.query_limit is None]
+    return max(plain, key=lambda index: views[index].units)
 
 
 class _Layer:

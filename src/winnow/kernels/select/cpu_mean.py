@@ -1,10 +1,9 @@
-"""From logits to scores with Numba, the definitions of `reference.py` in one or two passes each.
+"""The power mean with Numba.
 
-Kernels work on addresses; a head's candidates go in blocks that stay in the first-level cache, so that normalising,
-which needs the sum over all, costs one more pass and not three.
+Kernels work on addresses. A head's candidates go in blocks that stay in the first-level cache, and sums of exponentials
+are kept relative to a running maximum: logits are read twice, whatever the number of passes in the definition.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,40 +11,24 @@ import torch
 from numba import njit, prange, types
 from torch import Tensor
 
-from winnow.kernels.attend.softmax import HIDDEN, ZERO, fill
+from winnow.kernels.attend.softmax import HIDDEN, ZERO
 from winnow.kernels.launch import match_torch_threads
-from winnow.kernels.select.lanes import count_up, divide, load_part, log, minimum, store_part, sub
-from winnow.kernels.select.reference import EPS, LEAST, LOWEST, Fusion
-from winnow.kernels.simd import (
-    add,
-    exp,
-    fma,
-    load_f32,
-    max_lanes,
-    maximum,
-    mul,
-    read_f32,
-    splat,
-    store_f32,
-    sum_lanes,
-    write_f32,
-)
+from winnow.kernels.select.lanes import load_part, log, store_part, sub
+from winnow.kernels.select.reference import LEAST, LOWEST
+from winnow.kernels.simd import add, exp, fma, max_lanes, maximum, mul, read_f32, splat, sum_lanes, write_f32
 
 BLOCK = 2048  # candidates; 8 KiB
-TINY, FLOOR, NOTHING = np.float32(EPS), np.float32(LEAST), np.float32(LOWEST)
-FADING = np.float32(math.log(0.6) / 0.9)
+FLOOR: Any = np.float32(LEAST)
+NOTHING: Any = np.float32(LOWEST)
 
 
 def parallel(*signature: Any) -> Any:
-    """A kernel that runs on all threads and is compiled when this module is imported."""
+    """A kernel that runs on all threads and is compiled when its module is imported."""
     return njit(types.void(*signature), cache=True, parallel=True, nogil=True, error_model="numpy")
 
 
-# ---- sums of exponentials -------------------------------------------------------------------------------------------
-
-
 @njit(cache=True, error_model="numpy")
-def add_block(row: int, count: int, top: float, total: float) -> tuple[float, float]:
+def add_block(row: int, count: int, top: float, total: float) -> tuple[Any, Any]:
     """A running maximum, and the sum of e**(x - maximum), after `count` more x at `row`; they start at LOWEST and 0."""
     best = splat(top)
     for j in range(0, count, 16):
@@ -78,11 +61,10 @@ def normalise(row: int, count: int, top: float, total: float) -> None:
         store_part(place, left, maximum(sub(sub(load_part(place, left, ZERO), shift), rest), floor))
 
 
-# ---- power mean -----------------------------------------------------------------------------------------------------
-
-
 @njit(cache=True, error_model="numpy")
-def mean_block(logits: int, row_stride: int, sums: int, rows: int, seeing: int, alpha: float, out: int, count: int):
+def mean_block(
+    logits: int, row_stride: int, sums: int, rows: int, seeing: int, alpha: float, out: int, count: int
+) -> None:  # fmt: skip
     """log of the power mean, not normalised, of `count` candidates; sums: of the rows, as `log_sum_exp` gives them."""
     lowest, factor, scale = splat(NOTHING), splat(alpha), np.float32(1 / alpha)
     shift, unscale = splat(-np.float32(np.log(seeing)) * scale), splat(scale)
@@ -137,40 +119,5 @@ def power_mean(logits: Tensor, alpha: float) -> Tensor:
     out, sums = torch.empty(heads, count), torch.empty(heads, rows)
     head_stride, row_stride = 4 * logits.stride(0), 4 * logits.stride(1)
     match_torch_threads()
-    mean_kernel(
-        logits.data_ptr(), head_stride, row_stride, sums.data_ptr(), out.data_ptr(), heads, rows, count, alpha
-    )
+    mean_kernel(logits.data_ptr(), head_stride, row_stride, sums.data_ptr(), out.data_ptr(), heads, rows, count, alpha)
     return out
-
-
-# ---- prior and fusion -----------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, error_model="numpy")
-def place_block(place: int, first: int, count: int, last: int) -> None:
-    """What the structural prior says of candidates `first` to `first + count` of 0 .. `last`, for their place."""
-    one, tiny = splat(np.float32(1.0)), splat(TINY)
-    for j in range(0, count, 16):
-        u = divide(count_up(first + j), splat(np.float32(last)))
-        fading = mul(exp(mul(log(u), splat(np.float32(1.8)))), splat(FADING))
-        late = mul(log(maximum(sub(one, u), tiny)), splat(np.float32(0.4)))
-        store_part(place + 4 * j, count - j, mul(add(fading, late), splat(np.float32(0.7))))
-
-
-@parallel(*(types.int64,) * 6)
-def prior_kernel(norms: int, stride: int, place: int, out: int, heads: int, count: int) -> None:
-    for block in prange((count + BLOCK - 1) // BLOCK):
-        at = block * BLOCK
-        place_block(place + 4 * at, at, min(BLOCK, count - at), max(count - 1, 1))
-    for head in prange(heads):
-        r = out + 4 * count * head
-        top, total = NOTHING, ZERO
-        for at in range(0, count, BLOCK):
-            size = min(BLOCK, count - at)
-            for j in range(at, at + size, 16):
-                left = count - j
-                size_term = log(maximum(load_part(norms + head * stride + 4 * j, left, ZERO), splat(TINY)))
-                value = fma(size_term, splat(np.float32(-0.5)), load_part(place + 4 * j, left, ZERO))
-                store_part(r + 4 * j, left, value)
-            top, total = add_block(r + 4 * at, size, top, total)
-        normalise(r, count, top, total)

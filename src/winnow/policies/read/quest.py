@@ -1,0 +1,164 @@
+"""Quest: bounds on the keys of a page say which pages the current query could match best."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from winnow.cache.layer import GROWTH
+from winnow.cache.view import View
+from winnow.kernels.dots import dots
+from winnow.kernels.select import top
+from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.read.base import Reader, ReadPolicy, Row
+from winnow.policies.read.packed import packed
+from winnow.policies.read.selection import Buffers
+
+
+@dataclass(frozen=True)
+class Quest(ReadPolicy):
+    """Read the pages of units that the current query could match best, chosen anew in every step and layer.
+
+    page: units of a page. budget: units per KV head and layer that a step reads at most, the newest page included; a
+    multiple of `page`, at least two pages. dense_layers: so many of the first layers read everything.
+
+    Of a page the least and the greatest value in each channel of its keys are held. With a query q, no key of the page
+    can match better than the sum over channels c of max(q_c least_c, q_c greatest_c). The budget / page - 1 pages with
+    the highest bounds are read, and the newest, which may be incomplete. A page is chosen for a KV head, by the highest
+    of the bounds of the query heads that share it; the paper has one query head for each.
+
+    With n units, r = (n - 1) % page + 1 of them in the newest page, a layer reads all per KV head if n <= budget.
+    Otherwise it reads budget - page + r, and the bounds of (n - 1) // page pages, which have the bytes of one unit
+    each: so `units_read` counts them. `aux_bytes` counts them too, and the copy of the chosen pages. Units are numbered
+    as they come into a layer; in a page that has lost units to a sliding window or to eviction, nothing is read. The
+    first units that `streaming` keeps are read besides.
+
+    Source: Tang et al., Quest, arXiv:2406.10774, section 3, and its two dense layers.
+    """
+
+    page: int = 16
+    budget: int = 1024
+    dense_layers: int = 2
+
+    name = "quest"
+    source = "arXiv:2406.10774, section 3"
+    off: ClassVar = {"budget": 2**40}
+    trial: ClassVar = {"page": 2, "budget": 6, "dense_layers": 1}
+
+    def check(self) -> None:
+        self.require(self.page >= 1, f"page={self.page} must be at least 1")
+        least, nearest = 2 * self.page, max(2, round(self.budget / self.page)) * self.page
+        self.require(
+            self.budget >= least,
+            f"budget={self.budget} leaves no page to choose beside the newest one; with page={self.page} use at least "
+            f"budget={least}",
+        )
+        self.require(
+            self.budget % self.page == 0,
+            f"budget={self.budget} is not a whole number of pages of page={self.page} units; use budget={nearest}",
+        )
+        self.require(self.dense_layers >= 0, f"dense_layers={self.dense_layers} must be at least 0")
+
+    def validate(self, shape: ModelShape) -> None:
+        self.require(
+            self.dense_layers <= shape.layers,
+            f"dense_layers={self.dense_layers} is more than the model's {shape.layers} layers",
+        )
+
+    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
+        return QuestReader(self)
+
+
+class QuestReader(Reader):
+    """The bounds of every layer's pages."""
+
+    def __init__(self, policy: Quest) -> None:
+        self._policy = policy
+        self._bounds: dict[int, Bounds] = {}
+        self._copy: Buffers | None = None  # of one layer's pages, which nobody reads after that layer
+        self._peak = 0
+
+    def narrow(self, row: Row, views: list[View]) -> list[View]:
+        self.extra = 0
+        *others, view = views
+        if row.layer < self._policy.dense_layers or view.units <= self._policy.budget:
+            return views
+        return [*others, *self._chosen(row, view)]
+
+    def forget(self) -> None:
+        self._peak = self.nbytes
+        self._bounds.clear()
+
+    @property
+    def nbytes(self) -> int:
+        held = sum(bounds.peak_nbytes for bounds in self._bounds.values())
+        return max(self._peak, held + (0 if self._copy is None else self._copy.nbytes))
+
+    def _chosen(self, row: Row, view: View) -> list[View]:
+        """The best pages of a view in a copy, and the newest in place."""
+        assert view.place is not None
+        assert not view.gathered  # only revivals leave units out
+        page, pages = self._policy.page, self._policy.budget // self._policy.page - 1
+        first = row.dropped + view.place  # of all units that ever came, the number of the view's first
+        start, stop = -(-first // page), (first + view.units - 1) // page  # complete pages, but for the newest
+        begin, end = start * page - first, stop * page - first
+        ready = view.with_keys(row.keys(view))
+        bounds = self._bounds.setdefault(row.layer, Bounds(page)).follow(ready.keys[:, begin:end], start, stop)
+        self.extra = stop - start
+        best = top(highest(row.query(view), *bounds), pages)  # [kv_heads, pages]
+        units = begin + page * best[..., None] + torch.arange(page, device=best.device)
+        if self._copy is None:
+            self._copy = Buffers.beside(view, pages * page)
+        return [packed(ready, units.flatten(1), self._copy), view.between(end, view.units)]
+
+
+class Bounds:
+    """Per channel, the least and the greatest keys of a layer's complete pages, which are known by their numbers."""
+
+    def __init__(self, page: int) -> None:
+        self._page = page
+        self._held: Tensor | None = None  # [2, kv_heads, room, head_dim], from page `_first` on
+        self._first = 0
+        self._stop = 0
+        self._peak = 0  # pages
+
+    @property
+    def peak_nbytes(self) -> int:
+        """Bytes of the most bounds held at once."""
+        return 0 if self._held is None else self._held[:, :, 0].nbytes * self._peak
+
+    def follow(self, keys: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """The bounds of pages `[start, stop)`, each [kv_heads, pages, head_dim]; those before are forgotten.
+
+        keys: [kv_heads, units, head_dim] of these pages; a page that is known is not looked at again.
+        """
+        held = self._room(keys, start, stop)
+        known = max(start, self._stop)
+        new = keys[:, (known - start) * self._page :].unflatten(1, (-1, self._page))
+        places = slice(known - self._first, stop - self._first)
+        held[0][:, places], held[1][:, places] = new.amin(2), new.amax(2)
+        self._stop = stop
+        self._peak = max(self._peak, stop - start)
+        live = held[:, :, start - self._first : places.stop]
+        return live[0], live[1]
+
+    def _room(self, keys: Tensor, start: int, stop: int) -> Tensor:
+        """Memory with room for pages up to `stop`; where there is none, what was known from `start` on moves."""
+        held = self._held
+        if held is not None and stop - self._first <= held.shape[2]:
+            return held
+        wider = keys.new_empty(2, len(keys), int((stop - start) * GROWTH) + 1, keys.shape[2])
+        if held is not None and start < self._stop:
+            wider[:, :, : self._stop - start] = held[:, :, start - self._first : self._stop - self._first]
+        self._held, self._first = wider, start
+        return wider
+
+
+def highest(query: Tensor, least: Tensor, greatest: Tensor) -> Tensor:
+    """How well the best query head of each KV head could match any key of a page, unscaled: [kv_heads, pages] float32.
+
+    query: [q_heads, head_dim]; least, greatest: [kv_heads, pages, head_dim].
+    """
+    bounds = dots(query.clamp(min=0), greatest) + dots(query.clamp(max=0), least)  # [q_heads, pages]
+    return bounds.unflatten(0, (len(least), -1)).amax(1)
