@@ -115,7 +115,7 @@ def test_an_unfinished_step_leaves_no_snapshot(llm, ids, monkeypatch):
 def test_json_gives_the_trace_back(llm, ids, plan):
     trace = record(llm, ids, plan=plan, max_tokens=NEW, ignore_eos=True)
     document = json.loads(json.dumps(trace.to_dict()))
-    assert document["version"] == 2
+    assert document["version"] == 3
     assert Trace.from_dict(document) == trace
 
 

@@ -31,6 +31,8 @@ PLANS = [
     "lazyllm(layers=[2], keep=0.3, prune_generated=True, revive='causal')",
     "lazyllm(layers=[1], keep=0.4, revive='never')",
     "random_heads(budget=9, chunk=6, stabilizers=3, local=4, width=8, decode_chunk=3)",
+    "slowfast(trigger='periodic', interval=4, sink=1, budget=3, recent=2, bootstrap=2, selector='attention')",
+    "lazyllm(layers=[1], keep=0.4) + slowfast(trigger='periodic', interval=3, sink=1, budget=3, recent=2, bootstrap=2)",
 ]
 NEEDLE = resources.files("winnow") / "assets" / "needle" / "config.json"
 WEB = resources.files("winnow.inspector") / "web"
@@ -210,7 +212,7 @@ def damaged(document, path, value):
     ("path", "value", "says"),
     [
         (["format"], "other", "not a trace"),
-        (["version"], 3, "version 3"),
+        (["version"], 4, "version 4"),
         (["sets", 1], [1], "odd number"),
         (["sets", 1], [0, 0], "run"),
         (["sets", 1], [0, 99], "does not fit"),

@@ -12,6 +12,7 @@ from winnow.bench.evaluate import Record, environment
 from winnow.bench.sweep import Run, arms_of, finished_runs, summarise_sweep
 from winnow.bench.sweep import sweep as run_sweep
 from winnow.cli import options
+from winnow.cli.bench_decoding import decoding
 from winnow.cli.bench_generation import generation
 from winnow.cli.bench_inside import schedule, sparsity, usage
 from winnow.cli.bench_memory import memory
@@ -28,6 +29,7 @@ app.command("decode")(decode_command)
 app.command("prefill")(prefill_command)
 app.command("table")(table_command)
 app.command("plot")(plot_command)
+app.command("decoding")(decoding)
 app.command("generation")(generation)
 app.command("memory")(memory)
 app.command("usage")(usage)

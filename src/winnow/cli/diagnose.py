@@ -1,8 +1,11 @@
-"""`winnow diagnose`: what each layer does with the prompt under full attention, and where the prompt could stop."""
+"""`winnow diagnose`: what each layer does with the prompt under full attention, and where the prompt could stop; or how
+steady the support of its attention is."""
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +13,19 @@ import typer
 
 from winnow.bench.diagnose import diagnose_prompts, diagnose_tasks, summarise
 from winnow.bench.evaluate import Progress, environment
-from winnow.bench.layerwise import Sums
+from winnow.bench.support import SHARE, support_prompts, support_tasks
+from winnow.bench.support_figures import summarise_support
 from winnow.cli import options
 from winnow.cli.diagnose_plot import plot_diagnosis
 from winnow.cli.diagnose_view import diagnosis_view
 from winnow.cli.inputs import check_outputs, load_model, make_tasks, prompt_ids, read_prompt, read_text, refuse
 from winnow.cli.run import Chat, Question
+from winnow.cli.support_plot import plot_support
+from winnow.cli.support_view import support_view
 from winnow.cli.terminal import Meter, console, interruptible, print_json, write_json
-from winnow.errors import InputError
+from winnow.errors import InputError, PlanError
+from winnow.plan import Plan
+from winnow.policies.read.slowfast import SlowFast
 from winnow.runtime.llm import LLM
 from winnow.runtime.sampling import SamplingParams
 
@@ -38,6 +46,32 @@ MaxTokens = Annotated[
     typer.Option(min=2, help=f"The longest answer.  [default: the task's own limit; {SamplingParams.max_tokens}]"),
 ]
 IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's stop tokens.")]
+Support = Annotated[
+    bool,
+    typer.Option(
+        "--support",
+        help="Instead: how much of what a step attends to the steps after it attend to too, by layer and KV head.",
+    ),
+]
+SlowFastPlan = Annotated[
+    str | None,
+    typer.Option("--plan", "-p", metavar="PLAN", help='With --support: when and how to select, "slowfast(...)".'),
+]
+Budget = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="UNITS", help=f"With --support: its budget.  [default: 1/{SHARE} of the prompt]"),
+]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of diagnosis: what measures a prompt, what joins prompts, and how the result looks."""
+
+    of_tasks: Callable[..., Iterator[Any]]
+    of_prompts: Callable[..., Iterator[Any]]
+    summarise: Callable[..., Any]
+    view: Callable[..., Any]
+    plot: Callable[..., None]
 
 
 def diagnose(
@@ -60,13 +94,18 @@ def diagnose(
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,
+    support: Support = False,
+    plan: SlowFastPlan = None,
+    budget: Budget = None,
 ) -> None:
     """Where each layer's attention goes, how sharply it reads the prompt, how straight hidden states run; a cutoff.
 
-    Answers greedily under full attention, and recommends at which layer the prompt could stop (`speed`).
+    Answers greedily under full attention, and recommends at which layer the prompt could stop (`speed`). With --support
+    it says how steady what a step attends to is, which is what `slowfast` lives on.
     """
     check_outputs(out, plot)
-    settings: dict[str, Any] = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "seed": seed}
+    kind = _kind(support, plan, budget)
+    settings: dict[str, Any] = {"support": support, "max_tokens": max_tokens, "ignore_eos": ignore_eos, "seed": seed}
     if file is None:
         refuse("is about --file only", {"--question": question, "--chat, --no-chat": chat})
         tasks = make_tasks(task or options.TASKS, data, haystack)
@@ -75,8 +114,8 @@ def diagnose(
         settings |= {"tasks": [each.name for each in tasks], "length": tokens, "examples": count}
         prompts, work = count * len(tasks), count * len(tasks) * tokens
 
-        def measure(progress: Progress) -> Iterator[Sums]:
-            return diagnose_tasks(
+        def measure(progress: Progress) -> Iterator[Any]:
+            return kind.of_tasks(
                 llm, tasks, tokens, count, max_tokens=max_tokens, ignore_eos=ignore_eos, seed=seed, progress=progress
             )
     else:
@@ -89,28 +128,51 @@ def diagnose(
         prompts, work = len(ids), sum(map(len, ids))
         params = SamplingParams(max_tokens=max_tokens or SamplingParams.max_tokens, ignore_eos=ignore_eos)
 
-        def measure(progress: Progress) -> Iterator[Sums]:
-            return diagnose_prompts(llm, ids, params, progress=progress)
+        def measure(progress: Progress) -> Iterator[Any]:
+            return kind.of_prompts(llm, ids, params, progress=progress)
 
-    done: list[Sums] = []
+    done: list[Any] = []
     with Meter("diagnosing", work) as meter, interruptible():
         for each in measure(meter.advance):
             done.append(each)
             meter.note(f"{len(done)} of {prompts} prompts")
-    found = summarise(done) if done else None
+    found = kind.summarise(done) if done else None
     document = {"command": "diagnose", "complete": len(done) == prompts, **(found.to_dict() if found else {})}
     document |= {**settings, **environment(llm, model)}
     if out is not None:
         write_json(out, document)
     if plot is not None and found is not None:
-        plot_diagnosis(plot, found, model)
+        kind.plot(plot, found, model)
     if as_json:
         print_json(document)
     else:
-        console().print(diagnosis_view(found, model) if found else "no prompt was finished")
+        console().print(kind.view(found, model) if found else "no prompt was finished")
     if len(done) < prompts:
         print("interrupted; this is what was finished", file=sys.stderr)
         raise typer.Exit(130)
+
+
+def _kind(support: bool, plan: str | None, budget: int | None) -> Kind:
+    if not support:
+        refuse("is about --support only", {"--plan": plan, "--budget": budget})
+        return Kind(diagnose_tasks, diagnose_prompts, summarise, diagnosis_view, plot_diagnosis)
+    policy = _policy(plan, budget)
+    of_tasks, of_prompts = partial(support_tasks, policy=policy), partial(support_prompts, policy=policy)
+    return Kind(of_tasks, of_prompts, summarise_support, support_view, plot_support)
+
+
+def _policy(plan: str | None, budget: int | None) -> SlowFast | None:
+    """How to select; None: as `support_tasks` says."""
+    if plan is None:
+        return None if budget is None else SlowFast(budget=budget)
+    refuse("is a part of --plan; write slowfast(budget=...)", {"--budget": budget})
+    chosen = Plan.parse(plan)
+    if not isinstance(chosen.read, SlowFast) or not Plan(chosen.compute, chosen.keep, store=chosen.store).is_full:
+        raise PlanError(
+            f"--plan {chosen}: --support looks at full attention and asks when and what slowfast would select; give "
+            "slowfast(...) alone"
+        )
+    return chosen.read
 
 
 def _prompts(file: Path, question: str | None) -> list[str | list[dict[str, str]]]:

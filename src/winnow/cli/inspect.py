@@ -97,11 +97,16 @@ def steps_table(trace: Trace) -> Table:
     caption = f"rows computed: {_share(stats['rows_computed'], stats['rows_full'])} of full attention's"
     if stats["units_full"]:
         caption += f"; units read: {_share(stats['units_read'], stats['units_full'])}"
+    paced = any(step.slow is not None for step in trace.steps)
+    if paced:
+        caption += f"; slow steps: {stats['slow_steps']} of {stats['slow_steps'] + stats['fast_steps']}"
     table = new_table(f"{trace.plan}, {trace.model}, {trace.prompt:,} prompt tokens", caption)
     for heading in ("step", "fed", "produced"):
         table.add_column(heading, no_wrap=True)
     for heading in ("rows computed", "revived", "units read", "set aside"):
         table.add_column(heading, justify="right")
+    if paced:
+        table.add_column("")
     for number, step in enumerate(trace.steps):
         if len(trace.steps) > SHOWN and SHOWN - ENDING <= number < len(trace.steps) - ENDING:
             if number == SHOWN - ENDING:
@@ -116,7 +121,8 @@ def _cells(trace: Trace, step: Step) -> list[str]:
     fed = "the prompt" if prefill else repr(trace.tokens[step.fed[0]].text)
     read = "-" if prefill else f"{step.units_read:,}"
     produced = repr(trace.tokens[step.produced].text)
-    return [fed, produced, f"{step.rows:,}", f"{step.revived_rows:,}", read, f"{step.aside:,}"]
+    pace = [] if step.slow is None else ["slow" if step.slow else "fast"]
+    return [fed, produced, f"{step.rows:,}", f"{step.revived_rows:,}", read, f"{step.aside:,}", *pace]
 
 
 def _share(part: int, whole: int) -> str:
@@ -136,6 +142,7 @@ def _record(trace: Trace, files: Mapping[str, Path | None]) -> dict[str, Any]:
             "units_read": step.units_read,
             "units_full": step.units_full,
             "aside": step.aside,
+            "slow": step.slow,
         }
         for step in trace.steps
     ]

@@ -6,9 +6,11 @@ from typing import Literal
 
 from torch import Tensor
 
+from winnow.cache.view import View
 from winnow.inspector.runs import runs_of
 from winnow.inspector.texts import token_texts
 from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
+from winnow.kernels.attend.reference import visible
 from winnow.plan import Plan
 from winnow.runtime.forward import decode, prefill
 from winnow.runtime.llm import LLM
@@ -107,9 +109,8 @@ class Recorder(Observer):
         seen.computed.append(part.positions)
         seen.revived.append(part.positions[: part.late])
         if part.decode:
-            # A copy: eviction at the end of this layer may move the cache's own positions.
-            seen.read += [view.positions.clone() for view in views]
-            seen.units += sum(view.keys.shape[0] * view.keys.shape[1] for view in views)
+            seen.read += [_seen(view, part.positions) for view in views]
+            seen.units += sum(view.keys.shape[0] * view.units for view in views)
 
     def compressed(self, sequence: State) -> None:
         """What the runtime calls after it has compressed the caches."""
@@ -138,6 +139,7 @@ class Recorder(Observer):
             produced=len(self._ids),
             rows_full=state.stats.rows_full - rows_full,
             units_full=state.stats.units_full - units_full,
+            slow=state.reader.slow if phase == "decode" else None,
             layers=tuple(layers),
         )
         if phase == "prefill" and not any(snapshot.known == state.position for snapshot in self._taken):
@@ -164,6 +166,18 @@ class _Watched:
         self.revived: list[Tensor] = []
         self.read: list[Tensor] = []
         self.units = 0
+
+
+def _seen(view: View, rows: Tensor) -> Tensor:
+    """Positions of the units that some row sees, a copy: eviction may move the cache's own, and their order with them.
+
+    rows: [rows] positions.
+    """
+    if view.past is not None and view.window is None:
+        return view.positions.clone()
+    # Copies hold units that have left the cache or the window since.
+    seen = visible(rows, view.order, view.window).any(1)  # [1 or kv_heads, units]
+    return view.positions.expand_as(seen)[seen]
 
 
 def _snapshot(state: State, kv_heads: int) -> Snapshot:

@@ -14,7 +14,7 @@ from winnow.inspector.runs import Runs, count
 from winnow.inspector.sets import SetTable, read_sets
 
 FORMAT = "winnow trace"
-VERSION = 2
+VERSION = 3
 SETS = ("computed", "revived", "read", "held", "aside")
 APART = ("entrances", "tokens", "stats", "steps", "snapshots")  # fields of a trace with a JSON form of their own
 
@@ -45,7 +45,8 @@ class LayerStep:
     computed: rows that went through the layer. revived: those of them that earlier steps had skipped. read: units that
     a decode step attended to, its own rows' included; prefill steps leave it empty, since all they read they computed.
     held, aside: units in the cache, and hidden states that wait at the layer's entrance, after the step. With heads
-    that differ, read and held are what at least one head did; units_read and units_held count over KV heads.
+    that differ, read and held are what at least one head did; units_read and units_held count over KV heads. What a
+    copy still holds of units that have left the cache is counted in units_read, as in `Stats`, and is not in read.
     """
 
     computed: Runs
@@ -63,6 +64,7 @@ class Step:
 
     fed: [start, stop) positions of the tokens that were fed. produced: position of the token chosen from its logits.
     rows_full, units_full: rows that full attention would have computed, and units it would have read.
+    slow: whether a decode step looked everywhere, where the plan has steps that do and steps that do not; else None.
     """
 
     phase: Literal["prefill", "decode"]
@@ -70,6 +72,7 @@ class Step:
     produced: int
     rows_full: int
     units_full: int
+    slow: bool | None
     layers: tuple[LayerStep, ...]
 
     @property
@@ -167,16 +170,14 @@ class Trace:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "Trace":
-        """The trace that `to_dict` wrote, or that version 1 did, which had no snapshots; else raises InputError."""
+        """The trace that `to_dict` wrote, or that versions 1 and 2 did; else raises InputError."""
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             raise InputError(f'this is not a trace: its "format" is not {FORMAT!r}')
         version = document.get("version")
-        if version == 1:
-            document = {**document, "snapshots": []}
-        elif version != VERSION:
-            raise InputError(f"the trace has version {version!r}; this Winnow reads 1 and {VERSION}; record it anew")
+        if not isinstance(version, int) or not 1 <= version <= VERSION:
+            raise InputError(f"the trace has version {version!r}; this Winnow reads 1 to {VERSION}; record it anew")
         try:
-            return cls._read(document)
+            return cls._read(_renewed(document, version))
         except KeyError as error:
             raise InputError(f"the trace is damaged: {error} is missing") from error
         except (TypeError, ValueError, IndexError) as error:
@@ -198,6 +199,15 @@ class Trace:
         return trace
 
 
+def _renewed(document: Mapping[str, Any], version: int) -> Mapping[str, Any]:
+    """What an older version had not: snapshots before 2, slow steps before 3."""
+    if version < 2:
+        document = {**document, "snapshots": []}
+    if version < 3:
+        document = {**document, "steps": [{**step, "slow": None} for step in document["steps"]]}
+    return document
+
+
 def _check(trace: Trace) -> None:
     """Raise ValueError where the parts of a trace do not fit each other."""
     tokens = len(trace.tokens)
@@ -205,6 +215,8 @@ def _check(trace: Trace) -> None:
         end = _end(getattr(at, name) for at in step.layers for name in SETS)
         if len(step.layers) != trace.layers or end > step.fed[1] or step.produced >= tokens:
             raise ValueError(f"step {number} does not fit {trace.layers} layers and {tokens} tokens")
+        if step.slow is not None and (step.phase == "prefill" or not isinstance(step.slow, bool)):
+            raise ValueError(f"step {number} is a {step.phase} step and says slow: {step.slow!r}")
     before = 0
     for number, snapshot in enumerate(trace.snapshots):
         end = _end(runs for heads in snapshot.kept for runs in heads)
@@ -259,7 +271,7 @@ def _step_from_dict(step: Mapping[str, Any], sets: list[Runs]) -> Step:
         for layer in step["layers"]
     )
     first, stop = step["fed"]
-    plain = {name: step[name] for name in ("phase", "produced", "rows_full", "units_full")}
+    plain = {name: step[name] for name in ("phase", "produced", "rows_full", "units_full", "slow")}
     return Step(**plain, fed=(first, stop), layers=tuple(layers))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from winnow.errors import InputError
 from winnow.tasks.example import Task
 from winnow.tasks.kv import KeyValue
+from winnow.tasks.kv_list import KeyValueList
 from winnow.tasks.kv_retrieval import KvRetrieval
 from winnow.tasks.line_retrieval import LineRetrieval
 from winnow.tasks.multi_needle import MultiNeedle
@@ -19,6 +20,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "passkey": Passkey,
     "number": Number,
     "kv": KeyValue,
+    "kv_list": KeyValueList,
     "multi_needle": MultiNeedle,
     "variables": Variables,
     "kv_retrieval": KvRetrieval,

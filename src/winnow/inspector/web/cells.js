@@ -143,6 +143,14 @@ class Cells {
     });
   }
 
+  // Whether some steps are slow and others are not; the plan has no such thing where no step says.
+  get paced() { return this.trace.steps.some((step) => step.slow !== null); }
+
+  // The positions of the tokens that slow steps were fed, up to a step.
+  slowlyFed(number) {
+    return new Set(this.trace.steps.slice(0, number + 1).filter((step) => step.slow).map((step) => step.fed[0]));
+  }
+
   // Sums over the layers of a step.
   counts(number) {
     const step = this.trace.steps[number];

@@ -135,7 +135,11 @@ class Grid {
 
   drawMarks() {
     const c = this.context, { trace } = this.cells, step = trace.steps[this.number];
-    c.fillStyle = this.palette.ink;
+    c.fillStyle = this.palette.slow;
+    for (const token of this.cells.slowlyFed(this.number)) {
+      c.fillRect(this.x(token), HEAD - 4, Math.max(2, this.x(token + 1) - this.x(token) - 1), 3);
+    }
+    c.fillStyle = step.slow ? this.palette.slow : this.palette.ink;
     if (step.phase === "decode") {
       const x = (this.x(step.fed[0]) + this.x(step.fed[1])) / 2;
       c.beginPath();

@@ -63,6 +63,10 @@ function drawHead() {
     share(stats.revived_rows, stats.rows_computed));
   tile("units read by decode steps", percent(stats.units_read, stats.units_full),
     `${number(stats.units_read)} of ${number(stats.units_full)}`, share(stats.units_read, stats.units_full));
+  if (cells.paced) {
+    tile("slow steps", number(stats.slow_steps), `of ${number(stats.slow_steps + stats.fast_steps)} decode steps`,
+      share(stats.slow_steps, stats.slow_steps + stats.fast_steps));
+  }
   tile("cache at the end", `${(stats.cache_bytes / 2 ** 20).toFixed(2)} MiB`,
     stats.aux_bytes ? `and at most ${(stats.aux_bytes / 2 ** 20).toFixed(2)} MiB besides` : "keys and values");
 }
@@ -84,16 +88,20 @@ function drawLegend() {
 
 function drawGenerated() {
   const produced = trace.steps[step].produced, place = $("generated");
-  const text = (from, to) => trace.tokens.slice(from, to).map((token) => token.text).join("");
-  place.replaceChildren(text(trace.prompt, produced));
-  element(place, "span", trace.tokens[produced].text || "·", "new");
-  element(place, "span", text(produced + 1), "later");
+  const slowly = cells.slowlyFed(step), text = (token) => trace.tokens[token].text;
+  place.replaceChildren();
+  for (let token = trace.prompt; token < produced; token++) {
+    if (slowly.has(token)) element(place, "span", text(token), "slow");
+    else place.append(text(token));
+  }
+  element(place, "span", text(produced) || "·", "new");
+  element(place, "span", trace.tokens.slice(produced + 1).map((token) => token.text).join(""), "later");
 }
 
 function drawSentence() {
   const at = trace.steps[step], sums = cells.counts(step), parts = [["b", `Step ${step} of ${last}`]];
   if (at.phase === "prefill") parts.push(`, prefill: ${number(at.fed[1] - at.fed[0])} prompt tokens, then `, quoted(at.produced));
-  else parts.push(", decode: ", quoted(at.fed[0]), " then ", quoted(at.produced));
+  else parts.push(at.slow === null ? ", decode: " : at.slow ? ", slow decode step: " : ", fast decode step: ", quoted(at.fed[0]), " then ", quoted(at.produced));
   parts.push(" · ", ["b", number(sums.rows)], ` rows computed (${number(sums.rowsFull)} without the plan)`);
   if (sums.revived) parts.push(", ", ["b", number(sums.revived)], " of them revived");
   if (at.phase === "decode") parts.push(" · ", ["b", number(sums.unitsRead)], ` of ${number(sums.unitsFull)} units read`);
@@ -101,31 +109,51 @@ function drawSentence() {
   say($("sentence"), ...parts);
 }
 
-// Rows per step; the prefill has far more than any decode step and is cut off.
+// Rows per step, and units read where some steps are slow.
 function drawBars() {
-  const canvas = $("bars"), c = canvas.getContext("2d"), ratio = window.devicePixelRatio || 1;
+  const sums = trace.steps.map((_, i) => cells.counts(i)), { css, slow } = grid.palette;
+  const [computed, revived, reused] = ["computed", "revived", "reused"].map((state) => css[STATES.indexOf(state)]);
+  drawStrip($("bars"), "rows", sums.map((each) => [[each.revived, revived], [each.rows - each.revived, computed]]));
+  $("pace").hidden = !cells.paced;
+  if (!cells.paced) return;
+  drawStrip($("reads"), "units read", sums.map((each, i) => [[each.unitsRead, trace.steps[i].slow ? slow : reused]]),
+    trace.steps.map((each) => each.slow));
+}
+
+// A bar per step, of [amount, colour] parts from bottom to top; `marked` ones have a sign besides the colour. The prefill
+// has far more of anything than a decode step and is cut off.
+function drawStrip(canvas, what, bars, marked = []) {
+  const c = canvas.getContext("2d"), ratio = window.devicePixelRatio || 1;
   const wide = canvas.clientWidth, high = canvas.clientHeight, inset = 8;
   canvas.width = Math.round(wide * ratio);
   canvas.height = Math.round(high * ratio);
   c.setTransform(ratio, 0, 0, ratio, 0, 0);
-  const sums = trace.steps.map((_, i) => cells.counts(i));
-  const most = Math.max(1, ...sums.slice(1).map((each) => each.rows));
+  const totals = bars.map((parts) => parts.reduce((total, [amount]) => total + amount, 0));
+  const most = Math.max(1, ...totals.slice(1));
   const apart = last ? (wide - 2 * inset) / last : wide, bar = Math.max(1, Math.min(26, apart * 0.7));
-  const tall = (rows) => Math.min(1, rows / most) * (high - 16);
+  const tall = (amount) => Math.min(1, amount / most) * (high - 16);
   c.font = "11px system-ui, 'DejaVu Sans', sans-serif";
-  sums.forEach(({ rows, revived }, i) => {
+  bars.forEach((parts, i) => {
     const x = Math.max(0, Math.min(wide - bar, inset + apart * i - bar / 2));
     c.globalAlpha = i === step ? 1 : 0.45;
-    c.fillStyle = grid.palette.css[STATES.indexOf("computed")];
-    c.fillRect(x, high - tall(rows), bar, tall(rows) - tall(revived));
-    c.fillStyle = grid.palette.css[STATES.indexOf("revived")];
-    c.fillRect(x, high - tall(revived), bar, tall(revived));
+    const top = high - tall(totals[i]);
+    let below = 0;
+    for (const [amount, colour] of parts) {
+      c.fillStyle = colour;
+      c.fillRect(x, high - tall(below + amount), bar, tall(below + amount) - tall(below));
+      below += amount;
+    }
     c.globalAlpha = 1;
+    if (marked[i] && i !== step) {
+      c.fillStyle = grid.palette.slow;
+      c.textAlign = "center";
+      c.fillText("▾", x + bar / 2, top - 2);
+    }
     if (i === step) {
       c.fillStyle = grid.palette.ink;
       c.textAlign = i === 0 ? "left" : i === last ? "right" : "center";
-      const label = `${number(rows)} rows`;
-      c.fillText(label, i === 0 ? x : i === last ? x + bar : x + bar / 2, high - tall(rows) - 5);
+      const label = `${number(totals[i])} ${what}`;
+      c.fillText(label, i === 0 ? x : i === last ? x + bar : x + bar / 2, top - 5);
     }
   });
 }
@@ -263,7 +291,7 @@ function setTheme(name) {
   const colour = (of) => style.getPropertyValue(`--${of}`).trim();
   const css = [...STATES, "future"].map(colour);
   const rgb = css.map((hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)));
-  grid.palette = { css, rgb, ink: colour("ink"), soft: colour("soft"), panel: colour("panel"), mark: colour("mark") };
+  grid.palette = { css, rgb, ink: colour("ink"), soft: colour("soft"), panel: colour("panel"), mark: colour("mark"), slow: colour("slow") };
   if (kept) kept.palette = { rgb, chosen: colour("revived") };
 }
 
@@ -312,10 +340,12 @@ function listen() {
   $("in").addEventListener("click", () => grid.zoom(1.6));
   $("out").addEventListener("click", () => grid.zoom(1 / 1.6));
   $("fit").addEventListener("click", () => grid.zoom(0));
-  $("bars").addEventListener("click", (event) => {
-    const box = $("bars").getBoundingClientRect();
-    go(Math.round(((event.clientX - box.left - 8) / (box.width - 16)) * last));
-  });
+  for (const strip of [$("bars"), $("reads")]) {
+    strip.addEventListener("click", (event) => {
+      const box = strip.getBoundingClientRect();
+      go(Math.round(((event.clientX - box.left - 8) / (box.width - 16)) * last));
+    });
+  }
   $("grid").addEventListener("mousemove", (event) => point(onGrid(event), event));
   $("grid").addEventListener("mouseleave", () => point(null));
   $("grid").addEventListener("click", (event) => follow((onGrid(event) || [0, null])[1]));

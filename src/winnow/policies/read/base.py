@@ -1,7 +1,7 @@
 """What every read policy is, and what it knows of a sequence."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -105,7 +105,3 @@ class ReadPolicy(Policy):
         """What is known of a sequence before its prompt of `prompt` tokens is processed."""
         return Reader()
 
-
-def widest(views: Sequence[View]) -> int:
-    """Index of the view with most units: the one that it pays to read less of."""
-    return max(range(len(views)), key=lambda index: views[index].units)

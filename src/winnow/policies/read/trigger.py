@@ -51,9 +51,9 @@ def boundaries_of(tokenizer: "PreTrainedTokenizerBase") -> Boundaries:
 
 def _texts(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> dict[int, str]:
     """What each token adds to a text; some tokenizers drop the space before the first token of one."""
-    [anchor] = tokenizer("a", add_special_tokens=False)["input_ids"][-1:]
+    anchor = list(tokenizer("a", add_special_tokens=False)["input_ids"][-1:])  # empty where it knows no letters
     alone, *after = tokenizer.batch_decode(
-        [[anchor], *([anchor, token] for token in ids)],
+        [anchor, *([*anchor, token] for token in ids)],
         skip_special_tokens=False,
         clean_up_tokenization_spaces=False,
     )

@@ -1,0 +1,101 @@
+"""Everything is read, and slow-fast reading stands by: what it would have read at every step, to compare with."""
+
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from winnow.cache.view import View
+from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.read.base import Reader, ReadPolicy, Row
+from winnow.policies.read.slowfast import SlowFast
+from winnow.policies.read.trigger import Boundaries, Sentence, boundaries_of
+
+
+@dataclass(frozen=True)
+class Shadowed(ReadPolicy):
+    """Full attention, with a reader of `policy` that is told of it and never obeyed."""
+
+    policy: SlowFast
+
+    name: ClassVar[str] = "shadowed"
+
+    def validate(self, shape: ModelShape) -> None:
+        self.policy.validate(shape)
+
+    @property
+    def norms(self) -> bool:
+        return self.policy.norms
+
+    def prepare(self, scorer: Scorer) -> None:
+        self.policy.prepare(scorer)
+
+    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> "Shadow":
+        boundaries = boundaries_of(scorer.tokenizer)
+        return Shadow(self.policy.reader(shape, scorer, prompt), boundaries, self.policy.cooldown)
+
+
+class Shadow(Reader):
+    """Reads everything, and asks another reader what it would read.
+
+    step: decode steps so far; 0: the last token of the prompt. boundary: whether the step in progress feeds the first
+    token of a sentence, as the trigger "sentence" sees it. last: per layer the positions [kv_heads, units] that a fast
+    step would read now by the selection that was made before this step; fresh: by the one that this step has led to,
+    where it has made one. A layer that has selected nothing is missing.
+    """
+
+    def __init__(self, reader: Reader, boundaries: Boundaries, cooldown: int) -> None:
+        self.prompt_rows = reader.prompt_rows
+        self.step = 0
+        self.boundary = False
+        self.last: dict[int, Tensor] = {}
+        self.fresh: dict[int, Tensor] = {}
+        self._reader = reader
+        # Only starts of sentences, none of them passed over.
+        self._starts = Sentence(boundaries, interval=sys.maxsize, min_gap=1, cooldown=cooldown, on="start")
+
+    def begin(self, token: int) -> None:
+        self._reader.begin(token)
+        self.slow = self._reader.slow
+        self.step += 1
+        self.boundary = self._starts.fires(token)
+        self.last.clear()
+        self.fresh.clear()
+
+    def narrow(self, row: Row, views: list[View]) -> list[View]:
+        self._ask(self.last, row, views)
+        return views
+
+    def listens(self, row: Row, views: list[View]) -> bool:
+        return self._reader.listens(row, views)
+
+    def note(self, row: Row, views: list[View], logits: list[Tensor]) -> None:
+        self._reader.note(row, views, logits)
+        self._ask(self.fresh, row, views)
+
+    def prompted(self, row: Row, views: list[View], queries: list[Tensor], positions: Tensor, *, last: bool) -> None:
+        self._reader.prompted(row, views, queries, positions, last=last)
+        if last:
+            self._ask(self.fresh, row, views)
+
+    def settle(self) -> None:
+        self._reader.settle()
+
+    def forget(self) -> None:
+        self._reader.forget()
+
+    @property
+    def nbytes(self) -> int:
+        return self._reader.nbytes
+
+    def _ask(self, found: dict[int, Tensor], row: Row, views: list[View]) -> None:
+        """Note what a fast step would read of `views`."""
+        self._reader.settle()
+        slow, self._reader.slow = self._reader.slow, False
+        chosen = self._reader.narrow(row, views)
+        self._reader.slow = slow
+        if chosen is not views:
+            kv_heads = len(views[0].keys)
+            found[row.layer] = torch.cat([view.positions.expand(kv_heads, -1) for view in chosen], 1)
