@@ -1,4 +1,4 @@
-"""Slow-fast reading one row at a time: the stock forward over the whole text, and a mask for each row, layer and head.
+"""Slow-fast reading row by row: the stock forward over the whole text, and a mask for each row, layer and head.
 
 The trigger looks at tokens only, and a selection at the rows of its own layer only, so one forward holds all steps.
 """
@@ -15,7 +15,7 @@ NAME = "slowfast reference"
 
 @dataclass
 class Rules:
-    """When a step is slow, the clauses of the specification one by one; tokens are of any kind."""
+    """When a step is slow, clause by clause; tokens are of any kind."""
 
     enders: frozenset
     pairs: frozenset = frozenset()

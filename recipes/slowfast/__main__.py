@@ -27,15 +27,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory of the measurements")
     parser.add_argument("--examples", type=int, default=20, help="of each task and length; default %(default)s")
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192], help="of prompts, in tokens")
-    parser.add_argument("--only", default="", help="a regular expression found in the names of the files to make")
+    parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="in the names of files to make")
     parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="every Nth task and length, from I")
     parser.add_argument("--haystack", help="directory of texts to hide needles in; default the bundled books")
     flags = parser.parse_args()
     if flags.examples < 1:
         parser.error(f"--examples {flags.examples} must be at least 1")
-    chosen = [job for job in jobs(flags.lengths, *flags.shard) if re.search(flags.only, job.name)]
+    chosen = [job for job in jobs(flags.lengths, *flags.shard) if flags.only.search(job.name)]
     if not chosen:
-        parser.error(f"no file is called like {flags.only!r}; for example {next(iter(jobs(flags.lengths))).name}")
+        parser.error(
+            f"no file is called like {flags.only.pattern!r}; for example {next(iter(jobs(flags.lengths))).name}"
+        )
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     bench = Bench(LLM(MODEL), flags.examples, flags.haystack)
@@ -58,6 +60,13 @@ def jobs(lengths: list[int], shard: int = 1, shards: int = 1) -> list[Job]:
     """
     pairs = [(length, task) for length in lengths for task in TASKS][shard - 1 :: shards]
     return [Job(arm, task, length) for arm in arms() for length, task in pairs if task in arm.tasks]
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -11,26 +11,35 @@ from typing import Any
 from winnow.policies.read.trigger import Chance, Periodic, Trigger
 from winnow.tasks import Task, task
 
-SHARES = (16, 8, 32, 64)  # the budget is the prompt's length over one of these
-BASE = {"sink": 4, "recent": 256, "interval": 96, "min_gap": 16, "bootstrap": 16}
+from .matching import Costs, same_rate, same_units_quest, same_units_sink_recent, same_units_tidal
+
+SHARES = (16, 8, 32)  # the budget is the prompt's length over one of these
+BASE = {"sink": 4, "recent": 256, "bootstrap": 128}
+# A slow step at the least every four steps, and the authors' setting, under which a listing has one in two sentences.
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "often": {"interval": 4, "min_gap": 4},
+    "rarely": {"interval": 96, "min_gap": 16},
+}
 SELECTORS: dict[str, dict[str, Any]] = {
-    "peaks": {"selector": "peaks", "pool": 17, "memory": 0.9},
-    "pooled 17": {"selector": "pooled", "pool": 17},
+    "peaks, memory 0.5": {"selector": "peaks", "pool": 13, "memory": 0.5},
+    "peaks, memory 0.9": {"selector": "peaks", "pool": 13, "memory": 0.9},
+    "pooled": {"selector": "pooled", "pool": 17},
     "attention": {"selector": "attention"},
     "alpha_fair": {"selector": "alpha_fair"},
-    "peaks, no memory": {"selector": "peaks", "pool": 17, "memory": 0.0},
+    "persist": {"selector": "persist"},
+    "peaks, no memory": {"selector": "peaks", "pool": 13, "memory": 0.0},
+    "peaks, pool 9": {"selector": "peaks", "pool": 9, "memory": 0.5},
+    "peaks, pool 17": {"selector": "peaks", "pool": 17, "memory": 0.5},
     "pooled 9": {"selector": "pooled", "pool": 9},
     "pooled 33": {"selector": "pooled", "pool": 33},
-    "persist": {"selector": "persist"},
     "persist, reverse": {"selector": "persist", "fusion": "reverse"},
-    "no suppression": {"selector": "alpha_fair", "suppression": False},
-    "no prior": {"selector": "alpha_fair", "prior": False},
-    "no cross-head term": {"selector": "alpha_fair", "cross_head": False},
+    "alpha_fair, no suppression": {"selector": "alpha_fair", "suppression": False},
+    "alpha_fair, no prior": {"selector": "alpha_fair", "prior": False},
     "alpha_fair, reverse": {"selector": "alpha_fair", "fusion": "reverse"},
 }
-MAIN = ("peaks", "pooled 17", "attention", "alpha_fair")
+MAIN = tuple(SELECTORS)[:6]
+BEST = {"often": "peaks, memory 0.5", "rarely": "peaks, memory 0.9"}  # for all arms that are not about selectors
 SEED = 0  # of the random trigger
-BEST = "peaks"  # the selector of all arms that are not about selectors
 
 
 @dataclass(frozen=True)
@@ -60,20 +69,6 @@ LISTINGS = tuple(TASKS)[:4]  # long enough for several slow steps
 
 
 @dataclass(frozen=True)
-class Costs:
-    """What an arm has cost. steps: decode steps per example; slow: of all of them, how many were slow.
-
-    read, kept: units per step, KV head and layer, on average. layers: of the model.
-    """
-
-    steps: tuple[int, ...]
-    slow: int
-    read: float
-    kept: float
-    layers: int
-
-
-@dataclass(frozen=True)
 class Arm:
     """A plan, in which `{budget}` stands for the prompt's length over `share`, and the tasks it is measured on.
 
@@ -99,51 +94,55 @@ class Arm:
 
 def arms() -> list[Arm]:
     """Every arm once, the most important first; names are unique."""
+    others = [name for name in SELECTORS if name not in MAIN]
+    first, *further = SHARES
     return [
         Arm("full", "full", "full"),
-        *(_selector(name, 16, 16) for name in MAIN),
-        *_triggers(),
-        *_relatives(),
-        *(_selector(name, share, 16) for share in SHARES[1:] for name in MAIN),
-        *(_selector(name, 16, 64) for name in MAIN),
-        *(_selector(name, 16, 16) for name in SELECTORS if name not in MAIN),
+        *(_selector(name, first, schedule) for schedule in SCHEDULES for name in MAIN),
+        *(arm for schedule in SCHEDULES for arm in _triggers(schedule)),
+        *(arm for schedule in SCHEDULES for arm in _relatives(schedule)),
+        *_presets(),
+        *(_selector(name, share, schedule) for schedule in SCHEDULES for share in further for name in MAIN),
+        *(_selector(name, first, schedule) for schedule in SCHEDULES for name in others),
         *_ablations(),
-        *(_selector(name, share, 16) for share in SHARES[1:] for name in SELECTORS if name not in MAIN),
-        *(_selector(name, share, 64) for share in SHARES[1:] for name in MAIN),
-        *(_selector(name, share, 64) for share in SHARES for name in SELECTORS if name not in MAIN),
     ]
 
 
-def selector_arm(name: str, share: int, bootstrap: int) -> str:
+def selector_arm(name: str, share: int, schedule: str) -> str:
     """The name of an arm of a selector."""
-    return f"{name}, 1/{share}, bootstrap {bootstrap}"
+    return f"{name}, 1/{share}, {schedule}"
 
 
-REFERENCE = selector_arm(BEST, 16, 16)  # what triggers, relatives and ablations are compared with
+def reference(schedule: str) -> str:
+    """The arm that triggers, relatives and ablations are compared with."""
+    return selector_arm(BEST[schedule], SHARES[0], schedule)
 
 
-def _slowfast(selector: str = BEST, **changes: Any) -> str:
-    parameters = {**BASE, **SELECTORS[selector], **changes}
+def _slowfast(schedule: str, selector: str | None = None, **changes: Any) -> str:
+    parameters = {**BASE, **SCHEDULES[schedule], **SELECTORS[selector or BEST[schedule]], **changes}
     spelled = [f"{name}={value if name == 'interval' else repr(value)}" for name, value in parameters.items()]
     return f"slowfast(budget={{budget}}, {', '.join(spelled)})"
 
 
-def _selector(name: str, share: int, bootstrap: int) -> Arm:
-    group = "selectors" if bootstrap == BASE["bootstrap"] else f"bootstrap {bootstrap}"
-    return Arm(selector_arm(name, share, bootstrap), group, _slowfast(name, bootstrap=bootstrap), share)
+def _selector(name: str, share: int, schedule: str) -> Arm:
+    return Arm(selector_arm(name, share, schedule), f"selectors, {schedule}", _slowfast(schedule, name), share)
 
 
-def _triggers() -> Iterator[Arm]:
+def _triggers(schedule: str) -> Iterator[Arm]:
     """Periodic and random ones make as many steps slow as the sentence trigger of the reference did."""
-    made: dict[str, Callable[[int], Trigger]] = {"periodic": Periodic, "random": _by_chance}
-    for name, trigger in made.items():
-        plan, match = _slowfast(trigger=name, interval="{interval}", seed=SEED), partial(same_rate, trigger)
-        yield Arm(f"{name} trigger", "triggers", plan, tasks=LISTINGS, like=REFERENCE, match=match)
-    yield Arm("no trigger", "triggers", _slowfast(trigger="none"), tasks=LISTINGS)
-    yield Arm("sentence end", "triggers", _slowfast(trigger_on="end"), tasks=LISTINGS)
+
+    def chance(interval: int) -> Trigger:
+        return Chance(interval, random.Random(SEED))
+
+    for name, trigger in (("periodic", Periodic), ("random", chance)):
+        plan, match = _slowfast(schedule, trigger=name, interval="{interval}", seed=SEED), partial(same_rate, trigger)
+        yield Arm(f"{name}, {schedule}", "triggers", plan, tasks=LISTINGS, like=reference(schedule), match=match)
+    yield Arm(f"sentence end, {schedule}", "triggers", _slowfast(schedule, trigger_on="end"), tasks=LISTINGS)
+    if schedule == "rarely":
+        yield Arm("none", "triggers", _slowfast(schedule, trigger="none"), tasks=LISTINGS)
 
 
-def _relatives() -> Iterator[Arm]:
+def _relatives(schedule: str) -> Iterator[Arm]:
     """They read as many units as the reference did; those of their own presets cannot read so few."""
     plans = (
         ("quest", "quest(page=16, budget={pages}, dense_layers=0)", same_units_quest),
@@ -151,56 +150,30 @@ def _relatives() -> Iterator[Arm]:
         ("sink_recent", "sink_recent(sink=4, recent={recent})", same_units_sink_recent),
     )
     for name, plan, match in plans:
-        yield Arm(name, "relatives", plan, tasks=LISTINGS, like=REFERENCE, match=match)
+        yield Arm(f"{name}, {schedule}", "relatives", plan, tasks=LISTINGS, like=reference(schedule), match=match)
+
+
+def _presets() -> Iterator[Arm]:
+    """Relatives with layers that read everything, as they are meant."""
     yield Arm("quest, 2 dense layers", "relatives", "quest(page=16, budget={budget}, dense_layers=2)", tasks=LISTINGS)
     yield Arm("tidal, layers 2 and 4", "relatives", "tidal(layers=[2, 4], budget={budget})", tasks=LISTINGS)
 
 
 def _ablations() -> Iterator[Arm]:
     """One parameter at a time; the value of the reference is left out."""
-    values: dict[str, tuple[Any, ...]] = {
-        "min_gap": (4, 8, 16),
-        "interval": (32, 64, 96, 128),
-        "bootstrap": (2, 128),
-        "recent": (64,),
-        "recent_mode": ("anchored",),
-        "publish_delay": (1, 2, 4, 8),
-        "layer_groups": (2,),
+    values: dict[str, dict[str, tuple[Any, ...]]] = {
+        "rarely": {"bootstrap": (16, 64, 256), "interval": (32, 8), "min_gap": (4,), "recent_mode": ("anchored",)},
+        "often": {
+            "recent": (64,),
+            "recent_mode": ("anchored",),
+            "publish_delay": (1, 2, 4),
+            "layer_groups": (2,),
+            "bootstrap": (16,),
+        },
     }
-    for parameter, tried in values.items():
-        for value in tried:
-            if BASE.get(parameter) != value:
-                plan = _slowfast(**{parameter: value})
-                yield Arm(f"{parameter}={value}", "ablations", plan, tasks=LISTINGS)
-
-
-def same_rate(trigger: Callable[[int], Trigger], costs: Costs) -> dict[str, int]:
-    """The interval at which a trigger makes as many steps slow as were, or as nearly so as it can."""
-
-    def missed(interval: int) -> int:
-        fired = 0
-        for steps in costs.steps:
-            each = trigger(interval)
-            fired += sum(each.fires(token=0) for _ in range(steps))
-        return abs(fired - costs.slow)
-
-    return {"interval": min(range(1, max(costs.steps) + 2), key=missed)}
-
-
-def _by_chance(interval: int) -> Trigger:
-    return Chance(interval, random.Random(SEED))
-
-
-def same_units_quest(costs: Costs) -> dict[str, int]:
-    """A layer reads the budget but half a page, the newest being half full on average, and a bound per page."""
-    return {"pages": 16 * max(2, round((costs.read + 8 - costs.kept / 16) / 16))}
-
-
-def same_units_tidal(costs: Costs) -> dict[str, int]:
-    """One layer reads everything, the others the budget and the current unit."""
-    return {"selected": max(1, round((costs.layers * costs.read - costs.kept) / (costs.layers - 1)) - 1)}
-
-
-def same_units_sink_recent(costs: Costs) -> dict[str, int]:
-    """Every layer reads both."""
-    return {"recent": max(1, round(costs.read) - 4)}
+    for schedule, parameters in values.items():
+        for parameter, tried in parameters.items():
+            for value in tried:
+                gap = {"min_gap": min(value, 16)} if parameter == "interval" else {}
+                plan = _slowfast(schedule, **{parameter: value}, **gap)
+                yield Arm(f"{parameter}={value}, {schedule}", "ablations", plan, tasks=LISTINGS)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from recipes.reporting import Record, write_report
 
-from .arms import REFERENCE, TASKS, arms
+from .arms import SCHEDULES, TASKS, arms, reference
 from .figures import difference, score, share
 from .picture import plot
 
 TITLES = {
-    "selectors": "Selectors",
-    "bootstrap 64": "Selectors, with the last 64 prompt tokens selecting what the first steps read",
+    **{f"selectors, {name}": f"Selectors, slow steps {name}" for name in SCHEDULES},
     "triggers": "Triggers",
     "relatives": "Relatives at the units that slow-fast reading reads",
     "ablations": "One parameter at a time",
@@ -24,9 +23,12 @@ TITLES = {
 def read(directory: Path) -> list[Record]:
     """The measurements of `python -m recipes.slowfast --out DIR`, in the order of arms, lengths and tasks."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("*.json"))]
-    order, tasks = {arm.name: place for place, arm in enumerate(arms())}, list(TASKS)
-    known = [record for record in found if record["arm"] in order and record["task"] in tasks]
-    return sorted(known, key=lambda r: (order[r["arm"]], r["length"], tasks.index(r["task"])))
+    known, tasks = {arm.name: (place, arm) for place, arm in enumerate(arms())}, list(TASKS)
+    mine = [record for record in found if record["arm"] in known]
+    for record in mine:
+        arm = known[record["arm"]][1]
+        record |= {"group": arm.group, "share": arm.share}
+    return sorted(mine, key=lambda r: (known[r["arm"]][0], r["length"], tasks.index(r["task"])))
 
 
 def markdown(records: list[Record]) -> str:
@@ -39,11 +41,12 @@ def markdown(records: list[Record]) -> str:
 
 
 def _table(records: list[Record], group: str, length: int) -> list[str]:
-    """Full attention and the reference stand in every table."""
+    """Full attention stands in every table, and the arms that others are compared with."""
+    always = ["full"] + ([] if group.startswith("selectors") else [reference(name) for name in SCHEDULES])
     shown = [
         record
         for record in records
-        if record["length"] == length and (record["group"] == group or record["arm"] in ("full", REFERENCE))
+        if record["length"] == length and (record["group"] == group or record["arm"] in always)
     ]
     mine = {record["task"] for record in shown if record["group"] == group}
     tasks = [task for task in TASKS if task in mine]

@@ -15,8 +15,9 @@ from winnow.bench.evaluate import Case, answer, cases, environment
 from winnow.plan import Plan
 from winnow.stats import Stats
 
-from .arms import TASKS, Arm, Costs
+from .arms import TASKS, Arm
 from .forced import forced
+from .matching import Costs
 
 MODEL = "needle"
 COUNTED = ("slow_steps", "fast_steps", "units_read", "units_full", "aux_bytes", "new_tokens")
@@ -62,10 +63,8 @@ class Bench:
         file = out / f"{job.name}.json"
         head = {
             "arm": job.arm.name,
-            "group": job.arm.group,
             "task": job.task,
             "length": job.length,
-            "share": job.arm.share,
             "plan": str(plan),
             "haystack": self.haystack,
         }

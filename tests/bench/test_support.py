@@ -134,6 +134,7 @@ def test_figures_of_several_prompts_are_means_over_all_their_steps():
     assert layer.overlap_boundary == pytest.approx((0.1,))
     assert layer.recall_inside == pytest.approx((0.7,))
     assert layer.recall_boundary == pytest.approx((0.3,))
+    assert layer.best == pytest.approx((0.8,))  # not of the prompts' last tokens
     ages = [(a.distance, a.counted[0], a.overlap[0][0], a.recall[0][0], a.best[0][0]) for a in found.ages]
     expected = [(0, 3, 1.0, 0.7, 0.8), (1, 3, 0.6, 0.7, 0.8), (2, 1, 0.2, 0.3, 0.8)]
     assert [pytest.approx(each) for each in expected] == ages

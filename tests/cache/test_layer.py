@@ -111,3 +111,80 @@ def test_gapless_is_known_without_looking():
     assert cache.fork().gapless
     cache.append(units([8]), -units([8]), torch.tensor([8]), 8)
     assert not cache.gapless
+
+
+def figured(capacity=3):
+    """A cache of scores and norms."""
+    return LayerCache(make, capacity, scored=True, normed=True)
+
+
+def put(cache, positions):
+    """Units whose scores tell their position and head, as their keys do."""
+    cache.append(units(positions), -units(positions), torch.tensor(positions), None, units(positions)[..., 0])
+
+
+def check_figures(cache, expected):
+    """expected: the positions that are live, per head."""
+    check(cache, expected)
+    live = torch.cat((torch.arange(cache.head), torch.arange(cache.start, cache.stop)))
+    wanted = torch.stack([units(kept)[head] for head, kept in enumerate(expected)])
+    torch.testing.assert_close(cache.live_scores(), wanted[..., 0])
+    torch.testing.assert_close(cache.norms[:, live], torch.linalg.vector_norm(wanted, dim=-1))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_figures_stay_with_their_units(seed):
+    """Through growth, moves, evictions, and forks; those of a fork are its own."""
+    source = random.Random(seed)
+    cache, expected, came, left = figured(), [], 0, 0
+    for position in range(0, 60, 2):
+        put(cache, [position, position + 1])
+        expected += [position, position + 1]
+        came += 2
+        if len(expected) > source.randrange(4, 20):
+            count = source.randrange(1, len(expected) - 1)
+            cache.drop(count, after=1)
+            del expected[1 : 1 + count]
+            left += count
+        if source.random() < 0.2:
+            twin, cache = cache, cache.fork()
+            for figure in twin.figures.values():
+                figure.fill_(torch.nan)
+        check_figures(cache, [expected] * KV_HEADS)
+        assert (cache.appended, cache.dropped) == (came, left)
+
+
+def test_figures_of_heads_that_keep_different_units():
+    cache = figured(4)
+    put(cache, [*range(10)])
+    cache.drop(2, after=1)
+    cache.retain(torch.tensor([[0, 1, 4], [2, 3, 7]]))
+    check_figures(cache, [[0, 3, 6], [4, 5, 9]])
+    put(cache, [10])
+    check_figures(cache, [[0, 3, 6, 10], [4, 5, 9, 10]])
+    assert cache.peak_figure_nbytes == 10 * KV_HEADS * 4 * 2
+
+
+def test_units_that_came_and_left_are_counted():
+    """Those retracted never came; those that are not retained did not leave as the oldest."""
+    cache = figured()
+    put(cache, [0, 1, 2, 3, 4])
+    cache.retract(2)
+    assert (cache.appended, cache.dropped) == (3, 0)
+    cache.drop(1)
+    cache.retain(torch.tensor([1]))
+    assert (cache.appended, cache.dropped) == (3, 1)
+    put(cache, [5])
+    twin = cache.fork()
+    put(twin, [6])
+    twin.drop(1)
+    assert (cache.appended, cache.dropped, twin.appended, twin.dropped) == (4, 1, 5, 2)
+
+
+def test_a_cache_without_figures_has_none():
+    cache = LayerCache(make, 4)
+    assert cache.scores is None
+    assert cache.norms is None
+    assert cache.peak_figure_nbytes == 0
+    with pytest.raises(ValueError, match="no scores"):
+        cache.live_scores()

@@ -58,6 +58,19 @@ def test_json_has_the_figures_of_the_table(winnow, tiny, tmp_path):
     assert record["stats"]["rows_computed"] == run["stats"]["rows_computed"]
 
 
+def test_slow_steps_are_told(winnow, tiny, document, tmp_path):
+    plan = "slowfast(budget=4, sink=1, recent=3, bootstrap=2, trigger='periodic', interval=3, selector='attention')"
+    flags = ("--no-chat", "--max-tokens", 8, "--ignore-eos", "--out", tmp_path / "page.html")
+    arguments = ("inspect", "-f", document, "-m", tiny, *flags)
+    record, lines = (winnow(*arguments, "-p", plan, *last) for last in (["--json"], []))
+    slow = [step["slow"] for step in record.json["steps"]]
+    assert slow == [None, False, False, True, False, False, True, False]
+    ends = [line.split()[-1] for line in lines.out.splitlines() if re.match(r"\d ", line)]
+    assert [end for end in ends if end in ("slow", "fast")] == ["slow" if each else "fast" for each in slow[1:]]
+    assert "slow steps: 2 of 7" in " ".join(lines.out.split())
+    assert "slow steps" not in winnow(*arguments, "-p", "full").out
+
+
 def test_many_steps_make_a_short_table(winnow, tiny, tmp_path):
     flags = ("-m", tiny, "-p", "full", "--max-tokens", 60, "--ignore-eos", "--out", tmp_path / "page.html")
     lines = winnow("inspect", "hello", *flags).out.splitlines()

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from winnow.bench.support_figures import Age, LayerSupport, Support
-from winnow.cli.support_plot import claim, drawn, plot_support
+from winnow.cli.support_plot import claim, drawn, losing, plot_support
 from winnow.cli.support_view import support_view
 from winnow.cli.terminal import console
 from winnow.plan import Plan
@@ -34,7 +34,7 @@ def test_needle_from_the_prompt_to_the_picture(winnow, tmp_path):
     rows = rows_of(result.out.partition("  all ")[0])  # of the first table
     for layer in found["layers"]:
         cells = []
-        for name in ("overlap_inside", "overlap_boundary", "recall_inside", "recall_boundary"):
+        for name in ("overlap_inside", "overlap_boundary", "recall_inside", "recall_boundary", "best"):
             heads = layer[name]
             assert all(0 <= head <= 1 for head in heads)
             cells += [f"{100 * sum(heads) / len(heads):.1f}", f"({100 * min(heads):.1f})"]
@@ -98,7 +98,7 @@ def test_an_interrupt_keeps_what_was_finished(winnow, tiny, monkeypatch):
 
 def test_missing_figures_are_shown_and_drawn(tmp_path, capsys):
     one, none = (0.5,), (None,)
-    layers = (LayerSupport(0, one, none, (0.75,), none), LayerSupport(1, none, none, none, none))
+    layers = (LayerSupport(0, one, none, (0.75,), none, (0.9,)), LayerSupport(1, none, none, none, none, none))
     ages = (
         Age(0, (9, 0), ((1.0,), none), ((0.8,), none), ((0.9,), none)),
         Age(1, (9, 0), ((0.6,), none), ((0.7,), none), ((0.9,), none)),
@@ -108,8 +108,9 @@ def test_missing_figures_are_shown_and_drawn(tmp_path, capsys):
     found = Support(SlowFast(budget=8), 1, 26, 0, 0, layers, ages)
     console().print(support_view(found, "m"))
     rows = rows_of(capsys.readouterr().out)
-    assert rows["all"] == ["50.0", "-", "75.0", "-"]
+    assert rows["all"] == ["50.0", "-", "75.0", "-", "90.0"]
     assert rows["3"] == ["10.0", "10.0", "90.0", "1"]
+    assert losing(layers) == 0
     assert drawn(ages) == list(ages[:3])
     assert (
         claim(found) == "A selection catches 80 % of the attention when it is made, and 70 % at the least, 1 step later"

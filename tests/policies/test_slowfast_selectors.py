@@ -1,6 +1,7 @@
 """The selectors of slow-fast reading against golden vectors, an independent definition, and what must hold of them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,11 +29,14 @@ def near(got, expected, atol=1e-5):
     torch.testing.assert_close(got, torch.as_tensor(expected, dtype=got.dtype), rtol=0, atol=atol)
 
 
-def evidence(logits, norms=None, last=None, total=None):
+def evidence(logits, norms=None, last=None, around=None):
+    """around: [kv_heads, rows, 2], the logits of the units before and after the candidates; none are seen otherwise."""
     logits = torch.as_tensor(logits, dtype=torch.float32)
     norms = torch.ones_like(logits[:, 0]) if norms is None else torch.as_tensor(norms, dtype=torch.float32)
     last = torch.full_like(norms, -math.inf) if last is None else last
-    return Evidence(logits, norms, last, logits.logsumexp(-1) if total is None else total)
+    around = torch.full((*logits.shape[:2], 2), -math.inf) if around is None else around
+    seen = torch.cat((around[..., :1], logits, around[..., 1:]), -1)
+    return Evidence(seen, slice(1, 1 + logits.shape[-1]), norms, last)
 
 
 def random_evidence(seed, kv_heads=2, rows=3, count=40, blind=0.0):
@@ -43,12 +47,12 @@ def random_evidence(seed, kv_heads=2, rows=3, count=40, blind=0.0):
     norms = torch.rand(kv_heads, count, generator=source) * 4 + 0.2
     chosen = torch.rand(kv_heads, count, generator=source) < 0.3
     last = torch.randn(kv_heads, count, generator=source).masked_fill(~chosen, -math.inf)
-    total = torch.logaddexp(logits.logsumexp(-1), torch.randn(kv_heads, rows, generator=source))
-    return evidence(logits, norms, last, total)
+    return evidence(logits, norms, last, 3 * torch.randn(kv_heads, rows, 2, generator=source))
 
 
 def expected(found, selector, **options):
-    return reference.scores(found.logits, found.norms, found.last, selector, total=found.total, **options)
+    total = found.seen.logsumexp(-1)
+    return reference.scores(found.logits, found.norms, found.last, selector, total=total, **options)
 
 
 def chosen(scores, count):
@@ -145,7 +149,7 @@ def test_rows_that_see_nothing_count_for_nothing(rows):
     """Early rows of a prompt see few of the candidates, or none."""
     found = random_evidence(4, rows=rows, blind=0.4)
     blind = torch.full((2, 2, found.logits.shape[2]), -math.inf)
-    more = evidence(torch.cat((blind, found.logits), 1), found.norms, found.last, found.total)
+    more = evidence(torch.cat((blind, found.logits), 1), found.norms, found.last)
     near(Attention().scores(more), Attention().scores(found))
     wanted = expected(found, "attention")
     both = wanted > -30
@@ -158,7 +162,7 @@ def test_no_score_is_nan_where_no_row_sees_anything(arm):
     found = random_evidence(5)
     hidden = found.logits.clone()
     hidden[0] = -math.inf
-    got = selector.scores(evidence(hidden, found.norms, found.last, torch.ones_like(found.total)))
+    got = selector.scores(evidence(hidden, found.norms, found.last, torch.zeros(2, 3, 2)))
     assert not got.isnan().any()
     assert all(len(set(head)) == 7 for head in chosen(got, 7))
 
@@ -167,11 +171,8 @@ def test_a_constant_added_to_rows_and_their_order_change_nothing(arm):
     """J5."""
     selector, _, _ = arm
     found = random_evidence(6, kv_heads=3, rows=5)
-    shift = torch.randn(3, 5)
     order = torch.randperm(5)
-    moved = evidence(
-        (found.logits + shift[..., None])[:, order], found.norms, found.last, (found.total + shift)[:, order]
-    )
+    moved = replace(found, seen=(found.seen + torch.randn(3, 5, 1))[:, order])
     near(selector.scores(moved), selector.scores(found), atol=1e-4)
     assert chosen(selector.scores(moved), 9) == chosen(selector.scores(found), 9)
 
@@ -280,11 +281,11 @@ def test_peaks_are_weights_and_not_shares_and_fade():
     """A row that looks at nothing but what is recent does not replace what an earlier one found."""
     logits = torch.zeros(1, 1, 20)
     logits[..., 4] = 3.0
-    total = torch.tensor([[20.0]])  # nearly all of the attention went elsewhere
+    elsewhere, nowhere = torch.tensor([[[-9.0, 20.0]]]), torch.tensor([[[-9.0, -9.0]]])
     last = torch.full((1, 20), -math.inf)
     last[0, 15] = math.log(0.5)
-    assert chosen(Peaks(1, 0.5).scores(evidence(logits, last=last, total=total)), 1) == [[15]]
-    near(Peaks(1, 0.5).scores(evidence(logits, last=last, total=total))[0, 15], math.log(0.25))
-    attended = torch.tensor([[3.5]])
-    assert chosen(Peaks(1, 0.5).scores(evidence(logits, last=last, total=attended)), 1) == [[4]]
+    faded = Peaks(1, 0.5).scores(evidence(logits, last=last, around=elsewhere))
+    assert chosen(faded, 1) == [[15]]
+    near(faded[0, 15], math.log(0.25))
+    assert chosen(Peaks(1, 0.5).scores(evidence(logits, last=last, around=nowhere)), 1) == [[4]]
     assert not Peaks(1, 0.0).memory

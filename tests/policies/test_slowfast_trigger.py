@@ -91,7 +91,7 @@ def test_pairs_end_a_sentence_together():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_any_text_equals_the_clauses_of_the_specification(seed):
+def test_any_text_equals_the_rules_clause_by_clause(seed):
     source = random.Random(seed)
     text = source.choices("ab .?!\n", k=300)
     parts = [frozenset(".?!"), frozenset([("!", "\n"), ("a", "b")]), frozenset("\n" + source.choice(["", " "]))]

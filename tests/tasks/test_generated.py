@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from winnow.tasks.multi_needle import MultiNeedle
 from winnow.tasks.variables import Variables
 
 GENERATED = [name for name in TASKS if not name.endswith("_retrieval")]
+RECORDS = ("kv", "kv_list")  # pairs fill the context
 RECORD = 24  # more than the tokens of one key-value pair
 
 
@@ -28,9 +30,10 @@ def test_same_seed_same_example(name, tokenizer):
 @pytest.mark.parametrize("tokens", [192, 777, 4096, 20_000])
 @pytest.mark.parametrize("name", GENERATED)
 def test_prompt_fills_the_tokens_and_never_exceeds_them(name, tokens, tokenizer):
+    few = {"pairs": 4} if name == "kv_list" and tokens < 400 else {}  # 16 and their question do not fit
     for seed in range(4):
-        length = len(render(build(name, tokenizer, tokens, seed, depth=None), tokenizer))
-        assert tokens - (RECORD if name == "kv" else 16) <= length <= tokens
+        length = len(render(build(name, tokenizer, tokens, seed, depth=None, **few), tokenizer))
+        assert tokens - (RECORD if name in RECORDS else 16) <= length <= tokens
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -51,12 +54,12 @@ def test_needle_stands_at_the_wanted_depth(name, depth, tokenizer):
     assert example.depths[0] in (0.0, 1.0) or depth not in (0.0, 1.0)
 
 
-@pytest.mark.parametrize("name", ["multi_needle", "variables"])
+@pytest.mark.parametrize("name", ["multi_needle", "kv_list", "variables"])
 def test_every_needle_stands_where_its_depth_says(name, tokenizer):
     example = build(name, tokenizer, 4096)
     assert len(example.depths) == len(example.answers) > 1
     for answer, depth in zip(example.answers, example.depths, strict=True):
-        needle = answer if name == "multi_needle" else f" {answer}."
+        needle = f" {answer}." if name == "variables" else answer
         assert example.context.index(needle) / len(example.context) == pytest.approx(depth, abs=0.01)
 
 
@@ -92,6 +95,35 @@ def test_pairs_are_json_and_the_key_occurs_once(tokenizer):
     assert len(pairs) > 150
 
 
+def test_listed_pairs_are_spread_over_the_object_and_asked_for_in_another_order(tokenizer):
+    example = build("kv_list", tokenizer, 4096)
+    pairs = json.loads(example.context)
+    keys = re.findall('"(.*?)"', example.question)
+    assert len(set(keys)) == 16
+    assert json.loads("{" + example.reply + "}") == {key: pairs[key] for key in keys}
+    assert example.reply.replace(",\n ", "|").split("|") == list(example.answers)
+    places = sorted(example.depths)
+    assert places != list(example.depths)
+    for index, depth in enumerate(places):
+        assert depth == pytest.approx((index + 0.5) / 16, abs=0.03)
+
+
+def test_every_pair_is_asked_for_where_the_object_holds_no_others(tokenizer):
+    with pytest.raises(InputError) as error:
+        build("kv_list", tokenizer, 10, pairs=3)
+    least = int(str(error.value).rsplit(" ", 1)[1])
+    example = build("kv_list", tokenizer, least, pairs=3)
+    assert sorted(json.loads(example.context)) == sorted(re.findall('"(.*?)"', example.question))
+
+
+def test_a_listed_value_counts_only_beside_its_key(tokenizer):
+    example = build("kv_list", tokenizer, 1024, pairs=2)
+    first, second = (answer.split(": ") for answer in example.answers)
+    swapped = f"{first[0]}: {second[1]},\n {second[0]}: {first[1]}"
+    assert task("kv_list").score(example, swapped) == 0
+    assert task("kv_list").score(example, f"{first[0]}:\n{first[1]}, {second[0]}: {first[1]}") == 0.5
+
+
 def test_variables_follow_their_chain(tokenizer):
     example = Variables(chains=3, hops=3).example(random.Random(0), tokens=2048, tokenizer=tokenizer)
     value = example.question.split("value ")[1].split("?")[0]
@@ -121,5 +153,7 @@ def test_unknown_names_and_parameters_are_refused():
         task("passkey", colour="red")
     with pytest.raises(InputError, match="needles=0"):
         MultiNeedle(needles=0)
+    with pytest.raises(InputError, match="pairs=0"):
+        task("kv_list", pairs=0)
     with pytest.raises(InputError, match="chains=0"):
         replace(Variables(), chains=0)

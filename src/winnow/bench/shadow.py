@@ -40,15 +40,16 @@ class Shadowed(ReadPolicy):
 class Shadow(Reader):
     """Reads everything, and asks another reader what it would read.
 
-    step: decode steps so far; 0: the last token of the prompt. boundary: whether the step in progress feeds the first
-    token of a sentence, as the trigger "sentence" sees it. last: per layer the positions [kv_heads, units] that a fast
-    step would read now by the selection that was made before this step; fresh: by the one that this step has led to,
-    where it has made one. A layer that has selected nothing is missing.
+    step: decode steps so far; 0: the last token of the prompt. slows: whether the step in progress would be a slow one.
+    boundary: whether it feeds the first token of a sentence, as the trigger "sentence" sees it. last: per layer the
+    positions [kv_heads, units] that a fast step would read now by the selection that was made before this step; fresh:
+    by the one that this step has led to, where it has made one. A layer that has selected nothing is missing.
     """
 
     def __init__(self, reader: Reader, boundaries: Boundaries, cooldown: int) -> None:
         self.prompt_rows = reader.prompt_rows
         self.step = 0
+        self.slows = False
         self.boundary = False
         self.last: dict[int, Tensor] = {}
         self.fresh: dict[int, Tensor] = {}
@@ -58,7 +59,7 @@ class Shadow(Reader):
 
     def begin(self, token: int) -> None:
         self._reader.begin(token)
-        self.slow = self._reader.slow
+        self.slows = bool(self._reader.slow)
         self.step += 1
         self.boundary = self._starts.fires(token)
         self.last.clear()

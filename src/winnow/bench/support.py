@@ -132,7 +132,7 @@ class SupportObserver(Observer):
         shadow = part.sequence.reader
         assert isinstance(shadow, Shadow)
         if layer == 0:
-            self.steps.begin(slow=bool(shadow.slow), boundary=shadow.boundary)
+            self.steps.begin(slow=shadow.slows, boundary=shadow.boundary)
         weights, positions = attended.weights()  # [q_heads, units], [units], without gaps
         mass = weights.view(self.steps.kv_heads, -1, weights.shape[1]).mean(1)  # [kv_heads, units]
         first, note = int(positions[0]), self.steps.note

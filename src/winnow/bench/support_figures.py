@@ -59,6 +59,7 @@ class LayerSupport:
     overlap_boundary: Heads
     recall_inside: Heads
     recall_boundary: Heads
+    best: Heads
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,15 @@ def summarise_support(found: Sequence[Steps]) -> Support:
     values = torch.cat([torch.stack(each.values) for each in found])  # [steps, measures, layers, kv_heads]
     distances = torch.cat([torch.stack(each.distances) for each in found])  # [steps, layers]
     boundary = torch.tensor([mark for each in found for mark in each.boundary])
-    overlap, recall = (values[:, MEASURES.index(name)] for name in ("overlap", "recall"))  # [steps, layers, kv_heads]
+    overlap, _, recall, best, _ = values.unbind(1)  # [steps, layers, kv_heads]
     means = [_means(part) for figure in (overlap, recall) for part in (figure[~boundary], figure[boundary])]
+    means.append(_means(best.masked_fill(recall.isnan(), torch.nan)))
     return Support(
         policy=found[0].policy,
         prompts=len(found),
         steps=steps,
         boundaries=int(boundary.sum()),
-        slow=sum(sum(each.slow[1:]) for each in found),
+        slow=sum(sum(each.slow) for each in found),
         layers=tuple(LayerSupport(layer, *each) for layer, each in enumerate(zip(*means, strict=True))),
         ages=tuple(_ages(values, distances)),
     )

@@ -229,27 +229,34 @@ def memory_claim(rows: Sequence[MemoryRow]) -> str:
 
 def plot_decoding(path: Path, records: Sequence[dict[str, Any]]) -> None:
     """Seconds per token against the tokens cached, a line per arm and batch, on logarithmic scales."""
-    figure = _figure(8, 4.5)
-    axis, ends = figure.subplots(), []
+    from matplotlib.ticker import LogLocator
+
+    figure = _figure(8, 5)
+    axis = figure.subplots()
     for index, (plan, batch) in enumerate(dict.fromkeys((each["plan"], each["batch"]) for each in records)):
         line = [each for each in records if (each["plan"], each["batch"]) == (plan, batch)]
+        name = plan + (f", {batch} sequences" if batch > 1 else "")
         lengths, seconds = [each["length"] for each in line], [each["tpot_s"] for each in line]
-        axis.plot(lengths, seconds, color=f"C{index}", marker=MARKERS[index % len(MARKERS)])
-        name = plan.partition("(")[0] + (f", {batch} sequences" if batch > 1 else "")
-        ends.append((lengths[-1], seconds[-1], name, f"C{index}"))
+        axis.plot(lengths, seconds, color=f"C{index}", marker=MARKERS[index % len(MARKERS)], label=name)
     ticks = sorted({each["length"] for each in records})
     axis.set(xscale="log", yscale="log", xlabel="tokens cached", ylabel="seconds per token of a sequence")
     axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axis.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}")
     axis.minorticks_off()
-    _label_ends(axis, ends)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=8)
     axis.set_title(decoding_claim(records), loc="left", fontweight="bold", fontsize=11)
     _save(figure, path)
 
 
 def decoding_claim(records: Sequence[dict[str, Any]]) -> str:
-    """By how much the fastest plan beats full attention at the greatest length and the smallest batch."""
-    longest, least = (pick(each[of] for each in records) for pick, of in ((max, "length"), (min, "batch")))
-    rivals = [each for each in records if (each["length"], each["batch"]) == (longest, least) and each["ratio_to_full"]]
+    """What the fastest plan takes of full attention's time at the greatest length and the smallest batch."""
+    longest, least = max(each["length"] for each in records), min(each["batch"] for each in records)
+    here = [each for each in records if (each["length"], each["batch"]) == (longest, least)]
+    rivals = [each for each in here if each["plan"] != FULL and each["ratio_to_full"] is not None]
+    if not rivals:
+        return f"Full attention after {longest:,} tokens"
     best = min(rivals, key=lambda each: float(each["ratio_to_full"]))
     name = best["plan"].partition("(")[0]
     return f"{name}: {best['ratio_to_full']:.2f}x full attention's time per token after {longest:,} tokens"

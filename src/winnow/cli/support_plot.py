@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from winnow.bench.support_figures import Age, Heads, Support
+from winnow.bench.support_figures import Age, Heads, LayerSupport, Support
 from winnow.cli.bench_plot import GREY, spread
 from winnow.cli.support_view import headline, mean
 
@@ -27,7 +27,7 @@ def plot_support(path: Path, found: Support, model: str) -> None:
 
     figure = Figure(figsize=(10, 8), layout="constrained")
     parts = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, 1.1))[:, 0]
-    _by_age(parts[0].subplots(), drawn(found.ages))
+    _by_age(parts[0].subplots(), drawn(found.ages), losing(found.layers))
     recall, overlap, sentences = parts[1].subplots(1, 3, width_ratios=(1, 1, 1.1))
     _map(recall, [each.recall_inside for each in found.layers], "recall inside sentences, %", "Blues")
     _map(overlap, [each.overlap_inside for each in found.layers], "overlap with the step before, %", "Oranges")
@@ -53,26 +53,35 @@ def drawn(ages: Sequence[Age]) -> list[Age]:
     return list(itertools.takewhile(lambda age: age.distance == 0 or max(age.counted) >= LEAST * most, ages))
 
 
-def _by_age(axis: "Axes", ages: Sequence[Age]) -> None:
-    """Medians over all heads of all layers, and the band of their middle half."""
+def losing(layers: Sequence[LayerSupport]) -> int:
+    """The layer whose recall inside sentences is farthest below the best."""
+    known = [each for each in layers if mean(each.recall_inside) is not None]
+    return max(known or layers, key=lambda each: (mean(each.best) or 0.0) - (mean(each.recall_inside) or 0.0)).layer
+
+
+def _by_age(axis: "Axes", ages: Sequence[Age], layer: int) -> None:
+    """Medians over all heads of all layers, and the band of their middle half; and the mean recall of one layer."""
     from matplotlib.ticker import MaxNLocator
 
-    at = [age.distance for age in ages]
+    at, ends = [age.distance for age in ages], []
     lines = {
-        "best recall of\nas many units": ([_all(age.best) for age in ages], GREY, ""),
-        "recall of the\nlast selection": ([_all(age.recall) for age in ages], RECALL, "o"),
-        "overlap with\nthe refresh": ([_all(age.overlap) for age in ages], OVERLAP, "s"),
+        "best recall of\nas many units": ([_all(age.best) for age in ages], GREY, "--", 0.0),
+        "recall of the\nlast selection": ([_all(age.recall) for age in ages], RECALL, "o-", BAND),
+        "overlap with\nthe refresh": ([_all(age.overlap) for age in ages], OVERLAP, "s-", BAND),
     }
-    ends = []
-    for name, (heads, color, marker) in lines.items():
+    for name, (heads, color, style, opaque) in lines.items():
         low, middle, high = zip(*map(_quartiles, heads), strict=True)
-        axis.fill_between(at, low, high, color=color, alpha=BAND if marker else 0, lw=0)
-        axis.plot(at, middle, color=color, marker=marker, ms=3.5, lw=2 if marker else 1.2, ls="-" if marker else "--")
+        axis.fill_between(at, low, high, color=color, alpha=opaque, lw=0)
+        axis.plot(at, middle, style, color=color, ms=3.5, lw=2 if opaque else 1.2)
         ends.append((name, color, middle[-1] / 100))
+    seen = [(age.distance, 100 * known) for age in ages if (known := mean(age.recall[layer])) is not None]
+    if seen:
+        axis.plot(*zip(*seen, strict=True), color=RECALL, lw=1.2, ls=":")
+        ends.append((f"recall in\nlayer {layer}", RECALL, seen[-1][1] / 100))
     axis.set(xlabel="steps since the refresh", ylabel="% (median head, middle half)", ylim=(0, 102))
     axis.set_xlim(at[0] - 0.2, max(at[-1], 1))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for index, height in spread([end for _, _, end in ends], apart=0.16).items():
+    for index, height in spread([end for _, _, end in ends], apart=0.13).items():
         name, color, _ = ends[index]
         axis.annotate(name, (1.01, height), xycoords="axes fraction", color=color, fontsize=9, va="center")
     _plain(axis)

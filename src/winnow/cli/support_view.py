@@ -13,10 +13,11 @@ from winnow.plan import Plan
 CAPTION = (
     "mean over KV heads, %, and the least head's in brackets. overlap: of the {budget:,} most attended units, those "
     "that were among the step before's; recall: of the attention, what falls on the first units, the last selection "
-    "and the recent units; inside sentences, and at boundaries: steps that feed the first token of a sentence"
+    "and the recent units; best: what falls on the most attended units, as many of them; inside sentences, and at "
+    "boundaries: steps that feed the first token of a sentence"
 )
 DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-COLUMNS = ("overlap_inside", "overlap_boundary", "recall_inside", "recall_boundary")
+COLUMNS = ("overlap_inside", "overlap_boundary", "recall_inside", "recall_boundary", "best")
 
 
 def support_view(found: Support, model: str) -> RenderableType:
@@ -28,15 +29,15 @@ def support_view(found: Support, model: str) -> RenderableType:
 def headline(found: Support, model: str) -> str:
     """What was measured, and by what selection."""
     return (
-        f"{model}: {found.prompts} prompts, {found.steps:,} decode steps, {found.boundaries:,} at boundaries, full "
-        f"attention; selected at {found.slow:,} of them and at the prompts' ends by {Plan(read=found.policy)}"
+        f"{model}: {found.prompts} prompts, {found.steps:,} decode steps, {found.boundaries:,} of them at boundaries, "
+        f"full attention; {found.slow:,} slow steps of {Plan(read=found.policy)}"
     )
 
 
 def support_table(layers: Sequence[LayerSupport]) -> Table:
     """A row per layer, and their mean."""
     table = new_table(None)
-    for heading in ("layer", "overlap\ninside", "\nboundary", "recall\ninside", "\nboundary"):
+    for heading in ("layer", "overlap\ninside", "\nboundary", "recall\ninside", "\nboundary", "\nbest"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in layers:
         cells = (_cell(getattr(each, column)) for column in COLUMNS)
@@ -46,7 +47,7 @@ def support_table(layers: Sequence[LayerSupport]) -> Table:
 
 
 def age_table(ages: Sequence[Age]) -> Table:
-    """A row per distance from the last refresh, of some distances. best: what falls on as many most attended units."""
+    """A row per distance from the last refresh, of some distances."""
     table = new_table(None)
     for heading in ("steps since\nthe refresh", "overlap\nwith it", "recall", "best", "counted"):
         table.add_column(heading, justify="right", no_wrap=True)

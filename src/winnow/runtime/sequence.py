@@ -116,10 +116,12 @@ class Sequence:
 
     def forget(self, seen: Tensor, below: int) -> None:
         """Evict the units of tokens that are not `seen`, [known] bool, from the layers below `below`."""
+        self.reader.settle()
         for cache in self.caches[:below]:
             positions = cache.live_positions()
             if not (kept := seen[positions]).all():
                 cache.retain(kept.nonzero().flatten(), room=HEADROOM)
+        self.reader.forget()
 
     def release(self) -> None:
         """Give the memory back; nothing can be computed after."""

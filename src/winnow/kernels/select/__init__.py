@@ -20,7 +20,7 @@ from winnow.kernels.select.reference import EPS, LEAST, Fusion
 
 __all__ = [
     "EPS", "LEAST", "Fusion", "exclude", "fuse", "highest_near", "mixing_weight", "power_mean", "structural_prior",
-    "suppress", "top",
+    "sum_back", "suppress", "top",
 ]  # fmt: skip
 
 
@@ -56,6 +56,11 @@ def fuse(log_f: Tensor, log_r: Tensor, weight: Tensor, fusion: Fusion) -> Tensor
 def highest_near(scores: Tensor, reach: int) -> Tensor:
     """The highest of the scores [kv_heads, candidates] within `reach` positions of each candidate."""
     return _kernels(scores).highest_near(scores, reach)
+
+
+def sum_back(weights: Tensor, count: int) -> Tensor:
+    """The sum of each of the weights [kv_heads, candidates] and the `count - 1` before it, as many as there are."""
+    return reference.sum_back(weights, count)
 
 
 def suppress(log_q: Tensor, width: int) -> Tensor:

@@ -51,6 +51,23 @@ def highest_near(scores: Tensor, reach: int) -> Tensor:
     return max_pool1d(scores[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]
 
 
+def sum_back(weights: Tensor, count: int) -> Tensor:
+    total, summed, power, part = torch.zeros_like(weights), 0, 1, weights
+    while power <= count:  # `part` holds the sums over the last `power`; as few additions as `count` has binary digits
+        if count & power:
+            total = total + later(part, summed)
+            summed += power
+        part, power = part + later(part, power), 2 * power
+    return total
+
+
+def later(weights: Tensor, by: int) -> Tensor:
+    """Everything `by` places further on, 0 before it."""
+    moved = torch.zeros_like(weights)
+    moved[:, by:] = weights[:, : max(0, weights.shape[1] - by)]
+    return moved
+
+
 def suppress(log_q: Tensor, width: int) -> Tensor:
     return 2 * log_q - highest_near(log_q, width // 2)
 

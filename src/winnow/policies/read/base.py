@@ -104,4 +104,3 @@ class ReadPolicy(Policy):
     def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
         """What is known of a sequence before its prompt of `prompt` tokens is processed."""
         return Reader()
-

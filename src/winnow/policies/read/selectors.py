@@ -19,6 +19,7 @@ from winnow.kernels.select import (
     mixing_weight,
     power_mean,
     structural_prior,
+    sum_back,
     suppress,
 )
 
@@ -85,14 +86,14 @@ class Pooled:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The attention that all rows together pay to units, and of it the maximum over `width` positions around each; what
-    was selected last keeps its score, times `memory` at every selection.
+    """The attention that all rows together pay to a unit and to the `width - 1` before it: what follows an attended
+    token is what comes next when an answer is copied. What was selected last keeps its score, times `decay`.
 
-    Unlike `Pooled` it takes the weights as they are, and not as shares of what the candidates get: a row that looks at
-    nothing but recent units has nothing to say, and does not replace what an earlier one found. Ours.
+    Unlike `Pooled` it takes attention weights as they are, and not as shares of what the candidates get: a row that
+    looks at nothing but recent units has nothing to say, and does not replace what an earlier one found. Ours.
     """
 
-    width: int = 17
+    width: int = 13
     decay: float = 0.9
     norms = False
 
@@ -102,9 +103,9 @@ class Peaks:
 
     def scores(self, evidence: Evidence) -> Tensor:
         rows = evidence.seen.shape[1]
-        attention = power_mean(evidence.seen, alpha=1.0)[:, evidence.candidates] + math.log(rows)
-        now = highest_near(attention, self.width // 2)
-        return now if evidence.last is None else torch.maximum(now, evidence.last + math.log(self.decay))
+        attention = rows * power_mean(evidence.seen, alpha=1.0)[:, evidence.candidates].exp()
+        now = sum_back(attention, self.width)
+        return now if evidence.last is None else torch.maximum(now, self.decay * evidence.last)
 
 
 @dataclass(frozen=True)

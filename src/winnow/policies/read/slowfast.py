@@ -33,12 +33,14 @@ class SlowFast(ReadPolicy):
     min_gap: with "sentence", two slow steps are at least so many steps apart. cooldown: after the end of a sentence so
     many tokens cannot be another one. trigger_on: "start": the first token of the new sentence is fed slowly, as in the
     authors' code; "end": the token that ends one is, as in the paper.
-    bootstrap: how many of the last prompt tokens select what the first steps read.
+    bootstrap: how many of the last prompt tokens select what the first steps read; enough to cover a question at the
+    end of the prompt (the authors' code: 16, or 2 in serving).
     recent_mode: "sliding": units that are no longer recent are not read until a slow step selects them; "anchored":
     what was recent at the last slow step stays so, up to `interval` units more.
     selector: how units are selected, see docs/slowfast.md: "peaks", "alpha_fair" (the authors'), "pooled", "attention"
-    or "persist". pool: the width over which "peaks" and "pooled" take the maximum, an odd number of positions. memory:
-    by which factor "peaks" lowers, at every selection, the score of what was selected before; 0: it is forgotten.
+    or "persist". pool: how far attention spreads, in units: to so many from an attended one on with "peaks" (None: 13),
+    around it with "pooled", an odd number (None: 17). memory: by which factor "peaks" lowers, at every selection, the
+    score of what was selected before; 0: it is forgotten. With slow steps every few tokens 0.5 does better.
     prior, suppression, cross_head, fusion: parts of "alpha_fair" that can be switched off or exchanged.
     layer_groups: a slow step selects for one of so many groups of layers, in turn; the others read as in a fast step.
     publish_delay: steps that still read the last selection after a new one was made; the cost of staleness.
@@ -56,7 +58,7 @@ class SlowFast(ReadPolicy):
     interval: int = 96
     min_gap: int = 16
     cooldown: int = 2
-    bootstrap: int = 16
+    bootstrap: int = 128
     trigger: Literal["sentence", "periodic", "random", "none"] = "sentence"
     trigger_on: Literal["start", "end"] = "start"
     recent_mode: Literal["sliding", "anchored"] = "sliding"
@@ -65,7 +67,7 @@ class SlowFast(ReadPolicy):
     suppression: bool = True
     cross_head: bool = True
     fusion: Fusion = "forward"
-    pool: int = 17
+    pool: int | None = None
     memory: float = 0.9
     layer_groups: int = 1
     publish_delay: int = 0
@@ -79,7 +81,8 @@ class SlowFast(ReadPolicy):
     def check(self) -> None:
         least = {"budget": 1, "sink": 0, "recent": 0, "interval": 1, "min_gap": 1, "cooldown": 0, "bootstrap": 1}
         for name, value in (least | {"pool": 1, "layer_groups": 1, "publish_delay": 0, "seed": 0}).items():
-            self.require(getattr(self, name) >= value, f"{name}={getattr(self, name)} must be at least {value}")
+            given = getattr(self, name)
+            self.require(given is None or given >= value, f"{name}={given} must be at least {value}")
         self.require(
             self.recent > 0 or self.recent_mode == "anchored",
             "recent=0 with recent_mode='sliding' would leave a token out of its own attention; use recent=1 or more",
@@ -90,7 +93,10 @@ class SlowFast(ReadPolicy):
             "a larger interval or a smaller min_gap",
         )
         self.require(0 <= self.memory <= 1, f"memory={self.memory} must be between 0 and 1")
-        self.require(self.pool % 2 == 1, f"pool={self.pool} must be odd, so that a unit stands in its middle")
+        self.require(
+            self.pool is None or self.selector == "peaks" or self.pool % 2 == 1,
+            f"pool={self.pool} must be odd, so that a unit stands in its middle",
+        )
         plain = self.prior and self.suppression and self.cross_head
         self.require(
             plain or self.selector == "alpha_fair",
@@ -113,7 +119,7 @@ class SlowFast(ReadPolicy):
 
     @property
     def takes_revivals(self) -> bool:
-        return self.layer_groups == 1
+        return self.layer_groups == 1 and self.publish_delay == 0
 
     def prepare(self, scorer: Scorer) -> None:
         if self.trigger != "sentence":
@@ -146,9 +152,9 @@ class SlowFast(ReadPolicy):
 
     def _selector(self) -> Selector:
         if self.selector == "peaks":
-            return Peaks(self.pool, self.memory)
+            return Peaks(self.pool or Peaks.width, self.memory)
         if self.selector == "pooled":
-            return Pooled(width=self.pool)
+            return Pooled(width=self.pool or Pooled.width)
         if self.selector == "attention":
             return Attention()
         if self.selector == "persist":
@@ -190,8 +196,9 @@ class SlowFastReader(Reader):
         return views[:index] + chosen + views[index + 1 :]
 
     def listens(self, row: Row, views: list[View]) -> bool:
-        enough = views[_main(views)].units >= self._sizes.total  # or fewer, behind a window: `_select` counts
-        return enough and (self._layers[row.layer].current is None or self._selects(row.layer))
+        if self._layers[row.layer].current is None:
+            return views[_main(views)].units >= self._sizes.total  # or fewer, behind a window: `_select` counts
+        return self._selects(row.layer)
 
     def note(self, row: Row, views: list[View], logits: list[Tensor]) -> None:
         index = _main(views)
@@ -242,9 +249,10 @@ class SlowFastReader(Reader):
 
     def _select(self, row: Row, main: View, logits: Tensor) -> None:
         """logits: [kv_heads, rows, units of `main`], the rows of a KV head's query heads one after the other."""
-        if main.units < self._sizes.total:
-            return
         layer, delay = self._layers[row.layer], self._policy.publish_delay
+        if main.units < self._sizes.total:  # it reads all it has; what was selected before may be gone
+            layer.forget()
+            return
         # Where nothing is there to read yet, waiting would only make steps dense.
         due = self._step + 1 + delay if delay and layer.current is not None else None
 

@@ -30,7 +30,7 @@ class Tidal(ReadPolicy):
     units alone, without the extra logits that some models call sinks. The first units that `streaming` keeps are read
     besides.
 
-    The authors' code selects in the layers 2 and 13 of models with 32. The paper also computes the units of sparsely
+    The authors' code selects in layer 2 and in one later layer, 9 or 13. The paper also computes the units of sparsely
     decoded tokens anew from time to time, which is left out.
 
     Source: Yang et al., TidalDecode, arXiv:2410.05076, section 3.
