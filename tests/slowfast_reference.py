@@ -192,11 +192,15 @@ def scores(
     logits, norms, last, selector, *, total=None, alpha=0.5, prior=True, suppression=True, cross_head=True,
     fusion="forward", pool=17, memory=0.9,
 ):  # fmt: skip
-    """[kv_heads, m] float64, step by step. logits: [kv_heads, rows, m]; norms: [kv_heads, m]; last: the scores of what
-    was selected last, -inf for the others; total: [kv_heads, rows], of all units that a row sees."""
+    """[kv_heads, m] float64, step by step; logarithms but for "peaks".
+
+    logits: [kv_heads, rows, m]; norms: [kv_heads, m]; last: the scores of what was selected last, -inf for the others;
+    total: [kv_heads, rows], the log-sum-exp of the logits of all units that a row sees.
+    """
     if selector == "peaks":
         weights = torch.exp(logits.double() - total.double()[..., None]).sum(1)
-        return torch.maximum(near(weights, pool // 2), memory * last.double().exp()).log()
+        spread = torch.stack([weights[:, max(0, j - pool + 1) : j + 1].sum(1) for j in range(weights.shape[1])], 1)
+        return torch.maximum(spread, memory * last.double().clamp(min=0))
     f = torch.stack([power_mean(head[(head > -math.inf).any(-1)].double(), alpha) for head in logits])
     if selector == "attention":
         return f.log()

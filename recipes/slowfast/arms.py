@@ -146,7 +146,7 @@ def _relatives(schedule: str) -> Iterator[Arm]:
     """They read as many units as the reference did; those of their own presets cannot read so few."""
     plans = (
         ("quest", "quest(page=16, budget={pages}, dense_layers=0)", same_units_quest),
-        ("tidal", "tidal(layers=[0], budget={selected})", same_units_tidal),
+        ("tidal from layer 0", "tidal(layers=[0], budget={selected})", same_units_tidal),
         ("sink_recent", "sink_recent(sink=4, recent={recent})", same_units_sink_recent),
     )
     for name, plan, match in plans:

@@ -13,7 +13,7 @@ from .figures import score, share
 
 COLOURS = dict(zip(MAIN, ("#d1495b", "#a4161a", "#00798c", "#edae49", "#6a4c93", "#8d99ae"), strict=True))
 LINES = dict(zip(SCHEDULES, ("-", "--"), strict=True))
-MARKERS = {"quest": "s", "tidal": "^", "sink_recent": "v"}
+MARKERS = {"quest": "s", "tidal from layer 0": "^", "sink_recent": "v"}
 
 
 def plot(records: list[Record], path: Path) -> None:

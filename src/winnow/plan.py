@@ -101,8 +101,8 @@ class Plan:
             )
         if compute.revives and not read.takes_revivals:
             raise PlanError(
-                f"{compute.name} ranks tokens by full attention, and with {_spell(read, ())} no step reads all units "
-                "in all layers; use one of them"
+                f"{compute.name} ranks tokens by full attention, and {_spell(read, ())} has no steps that read all "
+                f"units in all layers and select at once; {read.revivals_need or 'use one of them'}"
             )
         if not read.takes_gaps and (compute.entrances(shape) or not keep.same_in_layers):
             other = keep if not keep.same_in_layers else compute

@@ -24,8 +24,8 @@ class Stats:
     peak_cache_bytes: int = 0  # the most units each layer ever held, in the middle of a step included, summed
     allocated_bytes: int = 0  # memory reserved for units at the end, held or not
     aux_bytes: int = 0  # what a policy stores besides keys and values, at its peak
-    slow_steps: int = 0  # decode steps that read every kept unit
-    fast_steps: int = 0  # decode steps that read fewer
+    slow_steps: int = 0  # decode steps that are slow for the read policy; if it has none, that read every kept unit
+    fast_steps: int = 0  # all others
     revived_rows: int = 0  # rows computed late, for tokens skipped before
 
     @property

@@ -26,7 +26,7 @@ def measured():
     decoder = Decoder(random_model(SHAPE, torch.float32, torch.device("cpu")))
     plans, turns = [Plan(), Plan.parse(EVERY_4)], []
     found = measure_decoding(
-        decoder, SHAPE, plans, LENGTHS, BATCHES, new=NEW, repeats=2, stock_steps=STOCK_STEPS,
+        decoder, SHAPE, plans, LENGTHS, BATCHES, new=NEW, repeats=2, stock_steps=STOCK_STEPS, full_steps=NEW,
         progress=lambda: turns.append(1),
     )  # fmt: skip
     each = {(each.plan, each.length, each.batch): each for group in found for each in group}

@@ -27,6 +27,7 @@ OF_SELECTORS = {
     "attention": (), "pooled": ("pool",), "peaks": ("pool", "memory"), "persist": ("fusion",),
     "alpha_fair": ("prior", "suppression", "cross_head", "fusion"),
 }  # fmt: skip
+OPTIONS = {"pooled": {"pool": 3}, "peaks": {"pool": 3, "memory": 0.9}}
 BYTES = {letter: 3 + ord(letter) for letter in ".?! \n"}
 FIVE = ("llama", "qwen3", "gemma2", "gpt_oss", "smollm3-sliding")
 
@@ -122,8 +123,8 @@ def test_equals_the_reference(llm_of, name, recent_mode):
 @pytest.mark.parametrize("name", FIVE)
 def test_every_selector(llm_of, name, selector):
     """Group by group, with stale selections: what was selected last is then not what is read."""
-    parameters = BASE | {"selector": selector, "pool": 3, "layer_groups": 2, "publish_delay": 1, "interval": 3}
-    assert_equals_reference(llm_of(name), SlowFast(**parameters), tokens())
+    parameters = BASE | OPTIONS.get(selector, {}) | {"layer_groups": 2, "publish_delay": 1, "interval": 3}
+    assert_equals_reference(llm_of(name), SlowFast(**parameters | {"selector": selector}), tokens())
 
 
 ARMS = [
@@ -136,7 +137,7 @@ ARMS = [
     {"selector": "persist", "fusion": "reverse"},
     {"selector": "pooled", "pool": 1},
     {"selector": "pooled", "pool": 9},
-    {"selector": "peaks", "pool": 1, "memory": 0.5},
+    {"selector": "peaks", "pool": 4, "memory": 0.5},
     {"selector": "peaks", "pool": 5, "memory": 0.0},
 ]
 
@@ -290,7 +291,8 @@ class Reads(Observer):
 def test_what_is_read(llm_of, recent_mode, selector):
     """J4 and J9: read sets equal the reference's, are disjoint, and their keys and values are those of the cache."""
     llm, ids, record = llm_of("llama"), tokens(), Reads()
-    policy = SlowFast(**BASE | {"selector": selector, "recent_mode": recent_mode, "budget": 5})
+    parameters = {"selector": selector, "recent_mode": recent_mode, "budget": 5}
+    policy = SlowFast(**BASE | OPTIONS.get(selector, {}) | parameters)
     _, state, steps = walk(llm, Plan(read=policy), ids, observer=record)
     reference, _ = expect(llm, policy, ids)
     assert len(record.calls) == len(steps) == len(ids) - PROMPT
@@ -356,19 +358,22 @@ def test_units_read_equal_the_closed_formula(llm_of, name, recent_mode, layer_gr
         ({"publish_delay": 2}, 2, False),
         ({"publish_delay": 2, "trigger": "none"}, 1, False),
         ({"budget": 200}, 0, False),
+        ({"bootstrap": 30}, 1, False),
     ],
     ids=str,
 )
 def test_bytes_beside_the_cache(llm_of, parameters, copies, norms):
-    """The packed copies of keys, values and positions, and the norms of keys."""
+    """Norms of keys; and packed copies of keys, values and positions with the scores of what is selected, or, before,
+    the queries of the prompt's last rows, whatever is more."""
     llm, ids = llm_of("llama"), tokens()
-    policy = SlowFast(**BASE | parameters)
+    policy = SlowFast(**BASE | {"bootstrap": 1} | parameters)
     _, state, _ = walk(llm, Plan(read=policy), ids)
     state.measure()
     shape = llm.decoder.shape
-    packed = shape.layers * shape.kv_heads * (1 + policy.budget) * (shape.unit_bytes + 8)
-    expected = copies * packed + norms * shape.layers * shape.kv_heads * 4 * len(ids)
-    assert state.stats.aux_bytes == expected
+    packed = shape.kv_heads * ((1 + policy.budget) * (shape.unit_bytes + 8) + policy.budget * 4)
+    queries = policy.bootstrap * shape.q_heads * shape.head_dim * 4
+    expected = max(copies * packed, queries) + norms * shape.kv_heads * 4 * len(ids)
+    assert state.stats.aux_bytes == shape.layers * expected
     assert state.stats.cache_bytes == shape.layers * shape.kv_heads * shape.unit_bytes * len(ids)
 
 
@@ -411,6 +416,10 @@ def test_greedy_and_sampled_runs_are_deterministic(llm_of):
         ({"selector": "best"}, "selector='best'"),
         ({"selector": "pooled", "pool": 4}, "pool=4 must be odd"),
         ({"selector": "pooled", "pool": 0}, "pool=0"),
+        ({"selector": "attention", "pool": 3}, "pool.*peaks.*pooled.*attention"),
+        ({"selector": "pooled", "memory": 0.5}, "memory.*peaks.*pooled"),
+        ({"selector": "peaks", "memory": 1.5}, "memory=1.5 must be between 0 and 1"),
+        ({"selector": "peaks", "memory": -0.1}, "memory=-0.1"),
         ({"selector": "pooled", "prior": False}, "prior.*alpha_fair.*pooled"),
         ({"selector": "attention", "suppression": False}, "suppression.*alpha_fair"),
         ({"selector": "persist", "cross_head": False}, "cross_head.*alpha_fair"),

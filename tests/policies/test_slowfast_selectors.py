@@ -8,7 +8,7 @@ import torch
 
 import slowfast_reference as reference
 from winnow.kernels import select as steps
-from winnow.policies.read.selectors import AlphaFair, Attention, Evidence, Peaks, Persist, Pooled
+from winnow.policies.read.selectors import AlphaFair, Attention, Evidence, Last, Peaks, Persist, Pooled
 
 ROWS = [[2.0, 0, 1, -1, 3, 0, 0, -2], [1.0, 1, 0, 0, 2, 2, -1, 0]]
 NORMS = [4.0, 2, 3, 5, 1, 2, 4, 3]
@@ -30,29 +30,35 @@ def near(got, expected, atol=1e-5):
 
 
 def evidence(logits, norms=None, last=None, around=None):
-    """around: [kv_heads, rows, 2], the logits of the units before and after the candidates; none are seen otherwise."""
+    """last: {index: score} per KV head. around: [kv_heads, rows, 2], the logits of the units before and after the
+    candidates; none are seen otherwise."""
     logits = torch.as_tensor(logits, dtype=torch.float32)
     norms = torch.ones_like(logits[:, 0]) if norms is None else torch.as_tensor(norms, dtype=torch.float32)
-    last = torch.full_like(norms, -math.inf) if last is None else last
     around = torch.full((*logits.shape[:2], 2), -math.inf) if around is None else around
     seen = torch.cat((around[..., :1], logits, around[..., 1:]), -1)
+    if last is not None:
+        last = Last(torch.tensor([[*head] for head in last]), torch.tensor([[*head.values()] for head in last]))
     return Evidence(seen, slice(1, 1 + logits.shape[-1]), norms, last)
 
 
 def random_evidence(seed, kv_heads=2, rows=3, count=40, blind=0.0):
-    """blind: the share of logits that are -inf."""
+    """blind: the share of logits that are -inf. A third was selected last, of which some are no candidates any more."""
     source = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(kv_heads, rows, count, generator=source)
     logits = logits.masked_fill(torch.rand(logits.shape, generator=source) < blind, -math.inf)
     norms = torch.rand(kv_heads, count, generator=source) * 4 + 0.2
-    chosen = torch.rand(kv_heads, count, generator=source) < 0.3
-    last = torch.randn(kv_heads, count, generator=source).masked_fill(~chosen, -math.inf)
+    last = []
+    for _ in range(kv_heads):
+        index = sorted(torch.randperm(count, generator=source)[: count // 3 + 1].tolist())
+        last.append({j: -math.inf if j % 4 == 0 else float(torch.rand(1, generator=source)) for j in index})
     return evidence(logits, norms, last, 3 * torch.randn(kv_heads, rows, 2, generator=source))
 
 
 def expected(found, selector, **options):
+    last = torch.full_like(found.norms, -math.inf)
+    last.scatter_(1, found.last.index, found.last.scores)
     total = found.seen.logsumexp(-1)
-    return reference.scores(found.logits, found.norms, found.last, selector, total=total, **options)
+    return reference.scores(found.logits, found.norms, last, selector, total=total, **options)
 
 
 def chosen(scores, count):
@@ -149,7 +155,7 @@ def test_rows_that_see_nothing_count_for_nothing(rows):
     """Early rows of a prompt see few of the candidates, or none."""
     found = random_evidence(4, rows=rows, blind=0.4)
     blind = torch.full((2, 2, found.logits.shape[2]), -math.inf)
-    more = evidence(torch.cat((blind, found.logits), 1), found.norms, found.last)
+    more = evidence(torch.cat((blind, found.logits), 1))
     near(Attention().scores(more), Attention().scores(found))
     wanted = expected(found, "attention")
     both = wanted > -30
@@ -162,7 +168,7 @@ def test_no_score_is_nan_where_no_row_sees_anything(arm):
     found = random_evidence(5)
     hidden = found.logits.clone()
     hidden[0] = -math.inf
-    got = selector.scores(evidence(hidden, found.norms, found.last, torch.zeros(2, 3, 2)))
+    got = selector.scores(replace(evidence(hidden, found.norms, None, torch.zeros(2, 3, 2)), last=found.last))
     assert not got.isnan().any()
     assert all(len(set(head)) == 7 for head in chosen(got, 7))
 
@@ -271,9 +277,8 @@ def test_small_keys_and_early_places_are_preferred():
 
 def test_persistence_prefers_what_was_selected_last():
     flat = torch.zeros(1, 1, 40)
-    last = torch.full((1, 40), -math.inf)
-    last[0, [3, 17]] = 0.0
-    assert chosen(Persist().scores(evidence(flat, last=last)), 2) == [[3, 17]]
+    assert chosen(Persist().scores(evidence(flat, last=[{3: 0.0, 17: -9.0}])), 2) == [[3, 17]]
+    assert chosen(Persist().scores(evidence(flat, last=[{3: 0.0, 17: -math.inf}])), 2) == [[3, 39]]
     assert chosen(Persist().scores(evidence(flat)), 2) == [[38, 39]]
 
 
@@ -282,10 +287,15 @@ def test_peaks_are_weights_and_not_shares_and_fade():
     logits = torch.zeros(1, 1, 20)
     logits[..., 4] = 3.0
     elsewhere, nowhere = torch.tensor([[[-9.0, 20.0]]]), torch.tensor([[[-9.0, -9.0]]])
-    last = torch.full((1, 20), -math.inf)
-    last[0, 15] = math.log(0.5)
+    last = [{15: 0.5}]
     faded = Peaks(1, 0.5).scores(evidence(logits, last=last, around=elsewhere))
     assert chosen(faded, 1) == [[15]]
-    near(faded[0, 15], math.log(0.25))
+    near(faded[0, 15], 0.25)
     assert chosen(Peaks(1, 0.5).scores(evidence(logits, last=last, around=nowhere)), 1) == [[4]]
     assert not Peaks(1, 0.0).memory
+
+
+def test_peaks_reach_what_follows():
+    logits = torch.full((1, 1, 20), -9.0)
+    logits[..., 8] = 9.0
+    assert chosen(Peaks(4, 0.0).scores(evidence(logits)), 4) == [[8, 9, 10, 11]]

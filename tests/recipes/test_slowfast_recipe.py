@@ -100,7 +100,7 @@ def test_a_wrong_digit_in_the_reply_is_not_predicted(llm, listing):
 
 
 def test_triggers_are_matched_by_slow_steps_and_relatives_by_units():
-    for name in ("periodic trigger", "random trigger"):
+    for name in ("periodic, rarely", "random, rarely"):
         arm = next(arm for arm in arms.arms() if arm.name == name)
         read = Plan.parse(arm.text(4096, COSTS)).read
         assert 491 / 19 * 0.7 < read.interval < 491 / 19 * 1.4
@@ -120,7 +120,7 @@ def out(llm, tmp_path_factory):
     folder = tmp_path_factory.mktemp("slowfast")
     bench = run.Bench(llm, 1)
     matched = arms.Arm(
-        "sink_recent", "relatives", "sink_recent(sink=4, recent={recent})", like="pooled, 1/16, often",
+        "sink_recent, often", "relatives", "sink_recent(sink=4, recent={recent})", like="pooled, 1/16, often",
         match=matching.same_units_sink_recent,
     )  # fmt: skip
     small = arms.Arm("pooled, 1/16, often", "selectors, often", SLOWFAST)
@@ -150,14 +150,14 @@ def test_more_examples_are_added_to_those_there_are_and_another_plan_begins_anew
 def test_matched_arms_read_as_many_units(out):
     records = {(r["arm"], r["task"]): r for r in report.read(out)}
     for name in ("passkey", "kv_list-16-forced"):
-        mine, other = (run.costs_of(records[arm, name]) for arm in ("sink_recent", "pooled, 1/16, often"))
+        mine, other = (run.costs_of(records[arm, name]) for arm in ("sink_recent, often", "pooled, 1/16, often"))
         assert mine.read == pytest.approx(other.read, abs=0.6)
         assert mine.steps == other.steps or name == "passkey"
 
 
 def test_the_report_shows_differences_on_the_same_examples(out, tmp_path):
     records = report.read(out)
-    assert [r["arm"] for r in records] == ["full"] * 2 + ["pooled, 1/16, often"] * 2 + ["sink_recent"] * 2
+    assert [r["arm"] for r in records] == ["full"] * 2 + ["pooled, 1/16, often"] * 2 + ["sink_recent, often"] * 2
     text = report.markdown(records)
     assert "## Selectors, slow steps often, 640 tokens" in text
     assert "| pooled, 1/16, often | 40 | 1 |" in text

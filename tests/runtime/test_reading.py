@@ -38,10 +38,14 @@ OTHERS = {
     "lazyllm, causal": "lazyllm(layers=[1, 3], keep=[0.7, 0.7], revive='causal')",
     "lazyllm, never": "lazyllm(layers=[1, 3], keep=[0.5, 0.6], revive='never')",
 }
+REVIVING = ("lazyllm", "lazyllm, causal")
 FEW = {"sink": 1, "budget": 3, "recent": 3, "bootstrap": 4, "trigger": "periodic", "interval": 4, "min_gap": 1}
 
 
 def plan_of(other=None, **parameters):
+    """The parameters, but for those with which no token can be revived."""
+    if other in REVIVING:
+        parameters = {key: value for key, value in parameters.items() if key not in ("publish_delay", "layer_groups")}
     text = ", ".join(f"{key}={value!r}" for key, value in (FEW | parameters).items())
     return Plan.parse(f"{f'{OTHERS[other]} + ' if other else ''}slowfast({text})")
 
@@ -300,7 +304,7 @@ SEES = {
 @pytest.mark.parametrize("other", [None, *OTHERS])
 def test_what_fast_steps_read_over_other_policies(llm_of, other, selector):
     """First, selected and recent of the units that a layer holds for a head, whatever their positions."""
-    plan = plan_of(other, bootstrap=1, selector=selector, pool=3)
+    plan = plan_of(other, bootstrap=1, selector=selector, **{"pool": 3} if selector == "pooled" else {})
     follow = Follow(plan.read, *SEES.get(other, ()))
     llm, ids = llm_of("llama"), tokens()
     state, _ = start(llm, plan, ids, follow)
@@ -358,7 +362,7 @@ class Rows(Observer):
             self.rows[-1].append(len(hidden))
 
 
-@pytest.mark.parametrize("other", ["lazyllm", "lazyllm, causal"])
+@pytest.mark.parametrize("other", REVIVING)
 def test_tokens_are_revived_on_slow_steps_only(llm_of, monkeypatch, other):
     """A fast step computes one row per layer and asks for no choice, since there is no full attention to choose by."""
     llm, ids, record = llm_of("llama"), tokens(), Rows()
@@ -419,7 +423,9 @@ def test_what_needs_every_attention_is_refused(llm_of, other, message):
         llm_of("llama").generate([tokens()], plan=plan)
 
 
-@pytest.mark.parametrize("other", ["lazyllm", "lazyllm, causal"])
-def test_ranking_needs_slow_steps_in_all_layers(llm_of, other):
-    with pytest.raises(PlanError, match="lazyllm ranks tokens by full attention"):
-        llm_of("llama").generate([tokens()], plan=plan_of(other, layer_groups=2))
+@pytest.mark.parametrize("other", REVIVING)
+@pytest.mark.parametrize("parameter", ["layer_groups=2", "publish_delay=1"])
+def test_ranking_needs_steps_that_read_all(llm_of, other, parameter):
+    plan = Plan.parse(f"{OTHERS[other]} + slowfast(trigger='periodic', {parameter})")
+    with pytest.raises(PlanError, match=f"lazyllm ranks tokens by full attention.*{parameter}"):
+        llm_of("llama").generate([tokens()], plan=plan)

@@ -54,7 +54,7 @@ def measure_decode(
 
 
 @torch.inference_mode()
-def fill(decoder: Decoder, states: Sequence[State], stock: DynamicCache, length: int) -> None:
+def fill(decoder: Decoder, states: Sequence[State], stock: DynamicCache | None, length: int) -> None:
     """Give all caches the same `length` random units, every layer alike; a plan evicts as in a prefill.
 
     Where the plan leaves only the tokens that it names at the start in a layer, only theirs are given to it.
@@ -63,7 +63,8 @@ def fill(decoder: Decoder, states: Sequence[State], stock: DynamicCache, length:
     size = (2, shape.kv_heads, length, shape.head_dim)
     generator = torch.Generator(device).manual_seed(0)
     keys, values = torch.empty(size, dtype=decoder.dtype, device=device).normal_(generator=generator)
-    for layer in range(shape.layers):
+    for layer in range(shape.layers if stock is not None else 0):
+        assert stock is not None
         stock.update(keys[None], values[None], layer)
     for state in states:
         held = state.plan.compute.prompt_units(decoder.shape, length, state.deep)

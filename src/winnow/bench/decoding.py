@@ -112,11 +112,13 @@ def measure_decoding(
     new: int,
     repeats: int,
     stock_steps: int,
+    full_steps: int,
     progress: Callable[[], None] = lambda: None,
 ) -> Iterator[list[Decoding]]:
     """Per length, all arms: stock, one sequence and `stock_steps` steps (0: leave it out), and every plan and batch.
 
-    A plan's turn decodes `new` tokens, random ones that are the same for all arms. The arms take turns, each begins
+    A plan's turn decodes `new` tokens, random ones that are the same for all arms; full attention, whose steps are all
+    alike, only `full_steps`. The arms take turns, each begins
     with filling its caches anew, so that only one arm's are held at a time. progress: called after every turn.
     """
     source = torch.Generator().manual_seed(0)
@@ -127,7 +129,10 @@ def measure_decoding(
         if stock_steps:
             arms[STOCK, 1] = partial(_stock_turn, decoder, shape, length, fed[: stock_steps + 1])
         for batch, plan in product(batches, plans):
-            arms[str(plan), batch] = partial(_turn, decoder, plan, length, [tokens[:batch] for tokens in fed])
+            steps = full_steps if plan.is_full else new
+            arms[str(plan), batch] = partial(
+                _turn, decoder, plan, length, [tokens[:batch] for tokens in fed[: steps + 1]]
+            )
         turns: dict[tuple[str, int], list[tuple[Taken, ...]]] = {arm: [] for arm in arms}
         for turn in range(repeats + 1):
             for arm in _rotated(list(arms), turn):
@@ -168,7 +173,7 @@ def _turn(decoder: Decoder, plan: Plan, length: int, fed: list[list[int]], most:
 def _filled(decoder: Decoder, plan: Plan, length: int, new: int, batch: int) -> list[State]:
     """`batch` sequences with units of their own, the same random ones."""
     first, _ = admit(decoder, None, plan, [TOKEN] * length, new, CHUNK)
-    fill(decoder, [first], DynamicCache(config=decoder.model.config), length)
+    fill(decoder, [first], None, length)
     return [first, *(first.fork() for _ in range(batch - 1))]
 
 

@@ -51,13 +51,16 @@ class View:
     def between(self, start: int, stop: int) -> "View":
         """The units `[start, stop)` of a view for one row."""
         units = slice(start, stop)
-        return replace(
-            self,
-            keys=self.keys[:, units],
-            values=self.values[:, units],
-            positions=self.positions[..., units],
-            order=self.order[..., units],
-            past=None if self.past is None else max(0, min(self.past, stop) - start),
-            norms=None if self.norms is None else self.norms[:, units],
-            place=None if self.place is None else self.place + start,
+        positions = self.positions[..., units]
+        return View(
+            self.keys[:, units],
+            self.values[:, units],
+            positions,
+            positions if self.order is self.positions else self.order[..., units],
+            None if self.past is None else max(0, min(self.past, stop) - start),
+            self.window,
+            self.query_limit,
+            None if self.norms is None else self.norms[:, units],
+            None if self.place is None else self.place + start,
+            self.gathered,
         )

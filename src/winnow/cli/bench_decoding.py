@@ -44,6 +44,7 @@ New = Annotated[int, typer.Option("--new", metavar="TOKENS", min=1, help="Tokens
 StockSteps = Annotated[
     int, typer.Option(metavar="STEPS", min=0, help="Steps of stock transformers, one sequence; 0: leave it out.")
 ]
+FullSteps = Annotated[int, typer.Option(metavar="STEPS", min=1, help="Steps of full attention, which are all alike.")]
 
 
 def decoding(
@@ -53,6 +54,7 @@ def decoding(
     batch: Batches = None,
     new: New = 128,
     stock_steps: StockSteps = 5,
+    full_steps: FullSteps = 16,
     dtype: Dtype = "bfloat16",
     device: Device = "cpu",
     threads: Threads = None,
@@ -75,7 +77,7 @@ def decoding(
     with Meter(f"{total} decodes", total) as meter, interruptible():
         for found in measure_decoding(
             decoder, sizes, plans, lengths, batches, new=new, repeats=repeats, stock_steps=stock_steps,
-            progress=lambda: meter.advance(1),
+            full_steps=full_steps, progress=lambda: meter.advance(1),
         ):  # fmt: skip
             measured += found
             samples.append(machine_rates(decoder.dtype, decoder.device))
@@ -83,8 +85,8 @@ def decoding(
     rates = typical(samples)
     others = {(each.plan, each.length, each.batch): each for each in measured}
     records = [each.to_dict(rates, others) for each in measured]
-    figures = {"shape": shape, "new": new, "repeats": repeats, "stock_steps": stock_steps, "rates": asdict(rates)}
-    figures["records"] = records
+    figures = {"shape": shape, "new": new, "repeats": repeats, "stock_steps": stock_steps}
+    figures |= {"full_steps": full_steps, "rates": asdict(rates), "records": records}
     about = {"dtype": dtype, "machine": machine(decoder.device)}
     shown = _tables(records, f"{shape}, {new} tokens decoded", rates.copy_gb_s)
     complete = len({each.length for each in measured}) == len(lengths)

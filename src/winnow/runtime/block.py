@@ -184,7 +184,7 @@ class Block:
         def weights() -> tuple[Tensor, Tensor]:
             return attention_of([query[-1] for query in queries], views, part, rows)
 
-        if self._last(index) and self.layer in sequence.signals[part.decode]:
+        if part.ranks and self._last(index) and self.layer in sequence.signals[part.decode]:
             whole.signals.append(mean_over_heads(*weights(), part.known))
         first = keep.voters(part.first, sequence.prompt) if keep.scores_units(window) else None
         if first is not None and first < part.first + part.rows:

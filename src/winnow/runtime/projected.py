@@ -93,7 +93,7 @@ class Projected:
     def match(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Logits [vectors, units] float32, as the softmax sees them. queries: [vectors, head_dim], equally many for
         each KV head; keys: [kv_heads, units, head_dim]."""
-        return self.capped(self.scale * dots(queries, keys))
+        return self.capped(dots(queries, keys).mul_(self.scale))
 
     def capped(self, logits: Tensor) -> Tensor:
         """Logits with the layer's soft cap, if it has one."""

@@ -34,6 +34,11 @@ class Segment:
     def rows(self) -> int:
         return self.stop - self.start
 
+    @property
+    def ranks(self) -> bool:
+        """Whether the rows attend to all that is there, so that tokens can be ranked by it: not in a fast step."""
+        return not self.decode or self.sequence.reader.slow is not False
+
     def visible(self) -> Tensor:
         """[tokens] positions, ascending."""
         if self.seen is None:

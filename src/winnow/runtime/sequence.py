@@ -125,6 +125,7 @@ class Sequence:
 
     def release(self) -> None:
         """Give the memory back; nothing can be computed after."""
+        self.reader.settle()
         self.caches.clear()
         self.aside.clear()
         self.reader = Reader()

@@ -79,8 +79,8 @@ class Step:
         sequence = segment.sequence
         if layer not in sequence.entrances:
             return segment, rows
-        if segment.decode and sequence.reader.slow is False and sequence.signals[True]:
-            return segment, rows  # there is no full attention to choose by: nothing stops, nothing is revived
+        if not segment.ranks and sequence.signals[True]:
+            return segment, rows  # nothing stops, nothing is revived
         visible = segment.visible()
         aside = sequence.aside[layer]
         waiting = _among(aside.live, segment.known)

@@ -4,7 +4,7 @@ Everything is in logarithms, on candidates [kv_heads, candidates] float32 in ord
 side, heads and rows may be views; anything else is a ValueError. No score may be NaN.
 
 reference.py    the definitions, in torch: any device
-cpu.py          the same names with Numba: cpu_mean.py, cpu_fuse.py, cpu_near.py, cpu_top.py
+cpu.py          the same names with Numba: cpu_mean.py, cpu_fuse.py, cpu_near.py, cpu_mass.py, cpu_top.py
 
 Source: Slow-Fast Inference, arXiv:2603.12038, with the constants of its authors' code.
 """
@@ -19,8 +19,8 @@ from winnow.kernels.select import reference
 from winnow.kernels.select.reference import EPS, LEAST, Fusion
 
 __all__ = [
-    "EPS", "LEAST", "Fusion", "exclude", "fuse", "highest_near", "mixing_weight", "power_mean", "structural_prior",
-    "sum_back", "suppress", "top",
+    "EPS", "LEAST", "Fusion", "exclude", "fuse", "highest_near", "mass_back", "mixing_weight", "power_mean",
+    "structural_prior", "suppress", "top",
 ]  # fmt: skip
 
 
@@ -58,9 +58,10 @@ def highest_near(scores: Tensor, reach: int) -> Tensor:
     return _kernels(scores).highest_near(scores, reach)
 
 
-def sum_back(weights: Tensor, count: int) -> Tensor:
-    """The sum of each of the weights [kv_heads, candidates] and the `count - 1` before it, as many as there are."""
-    return reference.sum_back(weights, count)
+def mass_back(log_weights: Tensor, count: int, scale: float) -> Tensor:
+    """`scale` times the sum of e**x over each x of [kv_heads, candidates] and the `count - 1` before it, as many as
+    there are."""
+    return _kernels(log_weights).mass_back(log_weights, count, scale)
 
 
 def suppress(log_q: Tensor, width: int) -> Tensor:

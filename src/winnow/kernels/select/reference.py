@@ -51,7 +51,8 @@ def highest_near(scores: Tensor, reach: int) -> Tensor:
     return max_pool1d(scores[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]
 
 
-def sum_back(weights: Tensor, count: int) -> Tensor:
+def mass_back(log_weights: Tensor, count: int, scale: float) -> Tensor:
+    weights = scale * log_weights.exp()
     total, summed, power, part = torch.zeros_like(weights), 0, 1, weights
     while power <= count:  # `part` holds the sums over the last `power`; as few additions as `count` has binary digits
         if count & power:

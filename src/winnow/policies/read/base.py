@@ -93,6 +93,9 @@ class ReadPolicy(Policy):
         """Whether the norms of keys are wanted in `View.norms`."""
         return False
 
+    # What to set for `takes_revivals`, where parameters decide.
+    revivals_need: ClassVar[str] = ""
+
     @property
     def takes_revivals(self) -> bool:
         """Whether there are steps that read everything in all layers, in which skipped tokens may be revived."""

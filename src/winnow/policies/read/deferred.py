@@ -1,5 +1,6 @@
 """Work on tensors that need not be done before the next layer."""
 
+import functools
 from collections.abc import Callable, Iterable
 
 import torch
@@ -13,31 +14,35 @@ class Deferred:
     """
 
     def __init__(self) -> None:
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._running: list[torch.cuda.Event] = []
+        self._running: torch.cuda.Event | None = None
 
-    def submit(self, reads: Iterable[Tensor], work: Callable[[], None]) -> None:
-        """Do `work`, which reads tensors that were just computed; what it writes is there after `wait`."""
-        tensors = list(reads)
-        device = tensors[0].device
+    def submit(self, tensors: Iterable[Tensor], work: Callable[[], None]) -> None:
+        """Do `work`, which reads and writes these tensors of the current stream; it is done after `wait`."""
+        used = list(tensors)
+        device = used[0].device
         if device.type != "cuda":
             work()
             return
-        stream = self._streams.setdefault(device, torch.cuda.Stream(device))
+        stream = _second_stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             work()
-            done = torch.cuda.Event()
-            done.record(stream)
-        for tensor in tensors:
+            self._running = torch.cuda.Event()
+            self._running.record(stream)
+        for tensor in used:
             tensor.record_stream(stream)  # their memory is not given to others before
-        self._running.append(done)
 
     def wait(self) -> None:
         """Let what the current stream does from now on come after all the work."""
-        for done in self._running:
-            done.wait()
-        self._running.clear()
+        if self._running is not None:
+            self._running.wait()  # of one stream, so that the last one comes after all others
+            self._running = None
 
     def __deepcopy__(self, memo: object) -> "Deferred":
-        return Deferred()
+        return Deferred()  # whoever copies what the work writes waits for it first
+
+
+@functools.cache
+def _second_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all sequences: work of one never overtakes that of another."""
+    return torch.cuda.Stream(device)

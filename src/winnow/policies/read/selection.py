@@ -10,7 +10,7 @@ from winnow.cache.view import View
 from winnow.kernels.pack import pack
 from winnow.kernels.select import top
 from winnow.policies.read.base import Row
-from winnow.policies.read.selectors import Evidence, Selector
+from winnow.policies.read.selectors import Evidence, Last, Selector
 
 NOBODY = 2**62  # in place of the position of a unit that no row sees
 
@@ -30,18 +30,21 @@ class Sizes:
 
 @dataclass
 class Buffers:
-    """Memory of a packed copy of sink + budget units: keys, values [kv_heads, units, head_dim], positions alike."""
+    """Memory of a packed copy of sink + budget units: keys, values [kv_heads, units, head_dim], positions alike; and of
+    the scores of those that were selected, [kv_heads, budget] float32."""
 
     keys: Tensor
     values: Tensor
     positions: Tensor
+    scores: Tensor
 
     @classmethod
-    def beside(cls, view: View, units: int) -> "Buffers":
-        """For `units` units per KV head of a view."""
+    def beside(cls, view: View, units: int, selected: int = 0) -> "Buffers":
+        """For `units` units per KV head of a view, of which so many are selected."""
         kv_heads, _, head_dim = view.keys.shape
         keys, values = (view.keys.new_empty(kv_heads, units, head_dim) for _ in range(2))
-        return cls(keys, values, view.positions.new_empty(kv_heads, units))
+        scores = torch.empty(kv_heads, selected, device=keys.device)
+        return cls(keys, values, view.positions.new_empty(kv_heads, units), scores)
 
     def fill(self, view: View, index: Tensor) -> None:
         """Copy the units of a view at `index`, [kv_heads, units]."""
@@ -51,20 +54,22 @@ class Buffers:
 
     @property
     def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes + self.positions.nbytes
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.keys, self.values, self.positions, self.scores
 
 
 @dataclass(frozen=True)
 class Selection:
     """What was selected at one slow step.
 
-    scores: [kv_heads, budget] float32, of the selected units, in their order.
     tail: a copy of the units that were recent then, where they do not stand at the end of the cache. appended, dropped:
     of the cache at that time.
     """
 
     buffers: Buffers
-    scores: Tensor
     tail: View | None
     appended: int
     dropped: int
@@ -117,16 +122,15 @@ def select(
         logits,
         candidates,
         None if norms is None else norms[:, candidates],
-        _scored(last, positions[..., candidates], sizes.sink, len(main.keys)) if selector.memory else None,
+        _found(last, positions[..., candidates], sizes.sink) if selector.memory and last is not None else None,
     )
     scores = selector.scores(evidence)
     chosen = top(scores, sizes.budget)
     first = torch.arange(sizes.sink, device=chosen.device).expand(len(chosen), -1)
     index = torch.cat((first, sizes.sink + chosen), 1)
     buffers.fill(main, index if order is None else order[index])
-    return Selection(
-        buffers, scores.gather(1, chosen), _tail(row, main, order, sizes.recent), row.appended, row.dropped
-    )
+    torch.gather(scores, 1, chosen, out=buffers.scores)
+    return Selection(buffers, _tail(row, main, order, sizes.recent), row.appended, row.dropped)
 
 
 def _tail(row: Row, main: View, order: Tensor | None, recent: int) -> View | None:
@@ -140,14 +144,12 @@ def _tail(row: Row, main: View, order: Tensor | None, recent: int) -> View | Non
     return View(main.keys[:, index], main.values[:, index], places, places, past, row.window, main.query_limit)
 
 
-def _scored(last: Selection | None, positions: Tensor, sink: int, kv_heads: int) -> Tensor:
-    """[kv_heads, candidates]: the scores of the units at `positions` that were selected last, -inf for the others."""
-    now = positions.expand(kv_heads, -1).contiguous()
-    if last is None:
-        return torch.full(now.shape, -math.inf, device=now.device)
-    before = last.buffers.positions[:, sink:].contiguous()
-    place = torch.searchsorted(before, now).clamp_max(before.shape[1] - 1)
-    return last.scores.gather(1, place).masked_fill(before.gather(1, place) != now, -math.inf)
+def _found(last: Selection, positions: Tensor, sink: int) -> Last:
+    """What was selected last, among candidates at `positions`, [..., candidates], ascending."""
+    before = last.buffers.positions[:, sink:]
+    index = torch.searchsorted(positions.contiguous(), before.contiguous()).clamp_max(positions.shape[-1] - 1)
+    now = positions[index] if positions.dim() == 1 else positions.gather(1, index)
+    return Last(index, last.buffers.scores.masked_fill(now != before, -math.inf))
 
 
 def seen_by(row: Row, view: View) -> tuple[View, Tensor | slice]:

@@ -16,12 +16,21 @@ from winnow.kernels.select import (
     exclude,
     fuse,
     highest_near,
+    mass_back,
     mixing_weight,
     power_mean,
     structural_prior,
-    sum_back,
     suppress,
 )
+
+
+@dataclass(frozen=True)
+class Last:
+    """Of the units selected before: index [kv_heads, units] among the candidates, and scores alike; -inf for those that
+    are no candidates any more, whose index says nothing."""
+
+    index: Tensor
+    scores: Tensor
 
 
 @dataclass(frozen=True)
@@ -30,14 +39,13 @@ class Evidence:
 
     seen: [kv_heads, rows, units] float32, the logits of all rows that vote, -inf where one does not see a unit.
     candidates: the units that can be selected. norms: [kv_heads, candidates] float32, of the keys; None where no
-    selector wants them. last: [kv_heads, candidates] float32, the scores of those that were selected last, -inf for the
-    others; None where nobody asks.
+    selector wants them. last: what was selected before; None where nobody asks, or nothing was.
     """
 
     seen: Tensor
     candidates: slice
     norms: Tensor | None = None
-    last: Tensor | None = None
+    last: Last | None = None
 
     @property
     def logits(self) -> Tensor:
@@ -102,10 +110,11 @@ class Peaks:
         return self.decay > 0
 
     def scores(self, evidence: Evidence) -> Tensor:
-        rows = evidence.seen.shape[1]
-        attention = rows * power_mean(evidence.seen, alpha=1.0)[:, evidence.candidates].exp()
-        now = sum_back(attention, self.width)
-        return now if evidence.last is None else torch.maximum(now, self.decay * evidence.last)
+        mean = power_mean(evidence.seen, alpha=1.0)[:, evidence.candidates]
+        now = mass_back(mean, self.width, scale=evidence.seen.shape[1])
+        if evidence.last is not None:
+            now.scatter_reduce_(1, evidence.last.index, self.decay * evidence.last.scores, reduce="amax")
+        return now
 
 
 @dataclass(frozen=True)
@@ -157,8 +166,11 @@ class Persist:
 
     def scores(self, evidence: Evidence) -> Tensor:
         assert evidence.norms is not None
-        assert evidence.last is not None
-        log_r = memory_prior(evidence.norms, evidence.last > -math.inf)
+        selected = torch.zeros_like(evidence.norms)
+        if evidence.last is not None:
+            held = (evidence.last.scores > -math.inf).to(selected.dtype)
+            selected.scatter_reduce_(1, evidence.last.index, held, reduce="amax")
+        log_r = memory_prior(evidence.norms, selected)
         weight = torch.full_like(log_r[:, :1], 0.25)
         return suppress(fuse(power_mean(evidence.logits, self.alpha), log_r, weight, self.fusion), width=8)
 

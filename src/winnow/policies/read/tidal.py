@@ -67,6 +67,11 @@ class Tidal(ReadPolicy):
                 f"layer {layer} has a sliding window of {shape.windows[layer]} tokens and sees too little to select "
                 f"from; without a window are {', '.join(map(str, full)) or 'none'}",
             )
+        self.require(
+            not chosen or chosen[0] < full[-1],
+            f"layers={chosen} selects in layer {chosen[0] if chosen else 0}, above which no layer without a sliding "
+            "window is left to read less; name an earlier one",
+        )
 
     def selecting(self, shape: ModelShape) -> tuple[int, ...]:
         """The layers of a model that select; none where all have sliding windows."""

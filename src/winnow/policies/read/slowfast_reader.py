@@ -1,0 +1,186 @@
+"""Slow-Fast Inference in one sequence: when its steps are slow, and what each layer has selected."""
+
+import copy
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from winnow.cache.view import View
+from winnow.policies.read.base import Reader, Row
+from winnow.policies.read.deferred import Deferred
+from winnow.policies.read.selection import Buffers, Selection, Sizes, seen_by, select
+from winnow.policies.read.selectors import Selector
+from winnow.policies.read.trigger import Trigger
+
+if TYPE_CHECKING:
+    from winnow.policies.read.slowfast import SlowFast
+
+
+class SlowFastReader(Reader):
+    """When a sequence's steps are slow, and what each layer has selected."""
+
+    def __init__(self, policy: "SlowFast", trigger: Trigger, selector: Selector, layers: int, prompt: int) -> None:
+        self.prompt_rows = policy.bootstrap
+        self._policy, self._trigger, self._selector = policy, trigger, selector
+        self._sizes = Sizes(policy.sink, policy.budget, policy.recent)
+        self._layers = [_Layer() for _ in range(layers)]
+        self._first = max(0, prompt - policy.bootstrap)
+        self._deferred = Deferred()
+        self._step = 0
+        self._turn = 0
+        self.slow: bool = True
+
+    def begin(self, token: int) -> None:
+        self.settle()  # what the last step left undone is needed now, and the caches are about to grow
+        self._step += 1
+        for layer in self._layers:
+            layer.publish(self._step)
+        self.slow = self._trigger.fires(token)
+        if not self.slow and not any(layer.current for layer in self._layers):
+            self._trigger.refreshed()
+            self.slow = True
+        self._turn += self.slow
+
+    def narrow(self, row: Row, views: list[View]) -> list[View]:
+        current = self._layers[row.layer].current
+        if current is None or self._selects(row.layer):
+            return views
+        index = _main(views)
+        chosen = current.views(row, views[index], self._sizes, anchored=self._policy.recent_mode == "anchored")
+        return views[:index] + chosen + views[index + 1 :]
+
+    def listens(self, row: Row, views: list[View]) -> bool:
+        if self._layers[row.layer].current is None:
+            return views[_main(views)].units >= self._sizes.total  # or fewer, behind a window: `_select` counts
+        return self._selects(row.layer)
+
+    def note(self, row: Row, views: list[View], logits: list[Tensor]) -> None:
+        index = _main(views)
+        main, kept = seen_by(row, views[index])
+        self._select(row, main, logits[index].view(len(main.keys), -1, views[index].units)[..., kept])
+
+    def prompted(self, row: Row, views: list[View], queries: list[Tensor], positions: Tensor, *, last: bool) -> None:
+        index, layer = _main(views), self._layers[row.layer]
+        voters = positions >= self._first
+        layer.hear(queries[index][voters], positions[voters])
+        if not last:
+            return
+        each, places = layer.heard()
+        main, _ = seen_by(row, views[index])
+        if main.units < self._sizes.total:
+            return
+        rows, _, head_dim = each.shape
+        kv_heads = len(main.keys)
+        vectors = each.view(rows, kv_heads, -1, head_dim).transpose(0, 1)  # [kv_heads, rows, group, head_dim]
+        logits = row.match(vectors.reshape(-1, head_dim), main.keys).view(kv_heads, rows, -1, main.units)
+        distance = places[:, None] - main.positions.view(-1, 1, main.units)  # [1 or kv_heads, rows, units]
+        hidden = distance < 0 if main.window is None else (distance < 0) | (distance >= main.window)
+        self._select(row, main, logits.masked_fill_(hidden[:, :, None], float("-inf")).flatten(1, 2))
+
+    def settle(self) -> None:
+        self._deferred.wait()
+
+    def forget(self) -> None:
+        for layer in self._layers:
+            layer.forget()
+
+    def fork(self) -> "SlowFastReader":
+        self.settle()
+        twin = copy.copy(self)
+        twin._trigger, twin._layers = copy.deepcopy((self._trigger, self._layers))
+        twin._deferred = Deferred()
+        return twin
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.nbytes for layer in self._layers)
+
+    def _selects(self, layer: int) -> bool:
+        """Whether this step is slow in a layer."""
+        groups = self._policy.layer_groups
+        return self.slow and layer % groups == self._turn % groups
+
+    def _select(self, row: Row, main: View, logits: Tensor) -> None:
+        """logits: [kv_heads, rows, units of `main`], the rows of a KV head's query heads one after the other."""
+        layer, delay = self._layers[row.layer], self._policy.publish_delay
+        if main.units < self._sizes.total:  # it reads all it has; what was selected before may be gone
+            layer.forget()
+            return
+        # Where nothing is there to read yet, waiting would only make steps dense.
+        due = self._step + 1 + delay if delay and layer.current is not None else None
+
+        last, buffers = layer.newest, layer.buffers(main, self._sizes, reuse=due is None)
+
+        def work() -> None:
+            layer.take(select(row, main, logits, self._selector, self._sizes, last, buffers), due)
+
+        read = [logits, main.keys, main.values, main.positions, *([] if main.norms is None else [main.norms])]
+        self._deferred.submit([*read, *buffers.tensors], work)
+
+
+def _main(views: Sequence[View]) -> int:
+    """Index of the view that is narrowed: the widest, but for tokens that queries see from elsewhere, which stay."""
+    plain = [index for index, view in enumerate(views) if view.query_limit is None]
+    return max(plain, key=lambda index: views[index].units)
+
+
+class _Layer:
+    """The selections of one layer: the one that is read, and those to come, each with the step that first reads it."""
+
+    def __init__(self) -> None:
+        self.current: Selection | None = None
+        self._queries: list[tuple[Tensor, Tensor]] = []  # of the prompt's last rows: vectors and positions
+        self._pending: deque[tuple[int, Selection]] = deque()
+        self._spare: list[Buffers] = []
+        self._made = 0  # bytes
+        self.nbytes = 0
+
+    @property
+    def newest(self) -> Selection | None:
+        return self._pending[-1][1] if self._pending else self.current
+
+    def hear(self, queries: Tensor, positions: Tensor) -> None:
+        """Keep some of the prompt's last rows: [rows, q_heads, head_dim], [rows]."""
+        self._queries.append((queries, positions))
+        self.nbytes = max(self.nbytes, sum(each.nbytes for each, _ in self._queries))
+
+    def heard(self) -> tuple[Tensor, Tensor]:
+        """All the rows kept, which are forgotten."""
+        queries, positions = (torch.cat(list(parts)) for parts in zip(*self._queries, strict=True))
+        self._queries.clear()
+        return queries, positions
+
+    def take(self, selection: Selection, due: int | None) -> None:
+        """A selection has been made, to be read from step `due` on; None: from the next."""
+        self.nbytes = max(self.nbytes, self._made + selection.tail_nbytes)
+        if due is None:
+            self.current = selection
+        else:
+            self._pending.append((due, selection))
+
+    def publish(self, step: int) -> None:
+        """Begin to read what is due."""
+        while self._pending and self._pending[0][0] <= step:
+            if self.current is not None:
+                self._spare.append(self.current.buffers)
+            self.current = self._pending.popleft()[1]
+
+    def buffers(self, view: View, sizes: Sizes, *, reuse: bool) -> Buffers:
+        """Memory for a selection. reuse: in place of the one that was read up to now, which nobody reads any more."""
+        if reuse and self.current is not None:
+            return self.current.buffers
+        if not self._spare:
+            self._spare.append(Buffers.beside(view, sizes.sink + sizes.budget, sizes.budget))
+            self._made += self._spare[-1].nbytes
+        return self._spare.pop()
+
+    def forget(self) -> None:
+        """Nothing is selected any more."""
+        held = [selection for _, selection in self._pending] + ([self.current] if self.current else [])
+        self._spare += [selection.buffers for selection in held]
+        self.current = None
+        self._pending.clear()
+        self._queries.clear()
