@@ -164,6 +164,7 @@ def _ablations() -> Iterator[Arm]:
     values: dict[str, dict[str, tuple[Any, ...]]] = {
         "rarely": {"bootstrap": (16, 64, 256), "interval": (32, 8), "min_gap": (4,), "recent_mode": ("anchored",)},
         "often": {
+            "interval": (2, 3),
             "recent": (64,),
             "recent_mode": ("anchored",),
             "publish_delay": (1, 2, 4),

@@ -139,6 +139,9 @@ ARMS = [
     {"selector": "pooled", "pool": 9},
     {"selector": "peaks", "pool": 4, "memory": 0.5},
     {"selector": "peaks", "pool": 5, "memory": 0.0},
+    # What was selected last is remembered, whether it has been read or not.
+    {"selector": "peaks", "pool": 3, "memory": 0.9, "publish_delay": 3, "interval": 2},
+    {"selector": "persist", "publish_delay": 3, "interval": 2},
 ]
 
 
@@ -148,7 +151,7 @@ def test_every_part_of_a_selector(llm_of, monkeypatch, arm):
     monkeypatch.setitem(models.CONFIGS, "llama-4", lambda: LlamaConfig(**{**SMALL, "num_key_value_heads": 4}))
     parameters = BASE | {"budget": 6, "bootstrap": 3, **arm}
     reference = assert_equals_reference(llm_of("llama-4"), SlowFast(**parameters), tokens())
-    assert len({tuple(head) for layer in reference.selected.values() for each in layer.values() for head in each}) > 20
+    assert len({tuple(head) for layer in reference.selected.values() for each in layer.values() for head in each}) > 10
 
 
 @pytest.mark.parametrize("trigger_on", ["start", "end"])
@@ -167,7 +170,7 @@ def test_other_triggers(llm_of, trigger):
     assert (trigger == "random") == any(reference.slow)
 
 
-@pytest.mark.parametrize("layer_groups", [1, 2, 4])
+@pytest.mark.parametrize("layer_groups", [1, 3])
 @pytest.mark.parametrize("publish_delay", range(4))
 @pytest.mark.parametrize("interval", [2, 5])
 def test_stale_selections(llm_of, publish_delay, interval, layer_groups):

@@ -331,6 +331,40 @@ def test_what_fast_steps_read_in_windows(llm_of, name, other):
     assert follow.checked >= 20
 
 
+class Held(Observer):
+    """Looks whether all that decode rows read is held, but for what has the place of nobody."""
+
+    def attended(self, attended):
+        if not attended.part.decode:
+            return
+        keys, values, positions = attended.part.sequence.caches[attended.layer].live()
+        for head in range(len(keys)):
+            place = {p: i for i, p in enumerate(positions.expand(len(keys), -1)[head].tolist())}
+            for view in attended.views:
+                order = view.order.expand(len(keys), -1)[head]
+                for unit in (order < 2**62).nonzero().flatten().tolist():
+                    at = place[int(order[unit])]
+                    assert torch.equal(view.keys[head, unit], keys[head, at])
+                    assert torch.equal(view.values[head, unit], values[head, at])
+
+
+@pytest.mark.parametrize("positions", ["compact", "original"])
+def test_what_was_selected_is_forgotten_when_units_are_evicted(llm_of, positions):
+    """Also what waits to be read; and a step that finds nothing selected is slow."""
+    llm, ids = llm_of("llama"), tokens()
+    locret = f"locret(budget=14, chunk=6, stabilizers=3, local=4, decode_chunk=5, positions={positions!r})"
+    plan = Plan.parse(
+        f"{locret} + slowfast(budget=3, sink=1, recent=3, trigger='periodic', interval=4, publish_delay=2)"
+    )
+    state, _ = start(llm, plan, ids, Held() if positions == "original" else None)
+    slow = []
+    for token in ids[PROMPT:]:
+        decode(llm.decoder, [(state, token)])
+        slow.append(state.reader.slow)
+    # Every fourth step, and the one after units have been evicted: after 5, 10 and 15 steps.
+    assert [step for step, each in enumerate(slow, 1) if each] == [4, 6, 8, 11, 12, 16, 20]
+
+
 ALL = {
     "locret": 18, "locret, original": 18, "snapkv": 18, "h2o": 18, "streaming": 20, "streaming, no sinks": 16,
     "speed": PROMPT, "pop": PROMPT, "swiftkv": PROMPT, "static_prune": 19, "random_drop": 18,
