@@ -261,7 +261,7 @@ def test_what_cannot_be_measured_is_refused_before_any_work(family, ids, params,
     def refuse(*arguments, **keywords):
         raise AssertionError("work was done before the error")
 
-    monkeypatch.setattr("winnow.bench.support.run", refuse)
+    monkeypatch.setattr("winnow.bench.support.observe", refuse)
     llm = LLM(small_model(family), tokenizer=byte_tokenizer())
     with pytest.raises((InputError, CapacityError, PlanError), match=words):
         support_prompts(llm, [text, ids], params, policy=policy)

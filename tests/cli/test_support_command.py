@@ -72,8 +72,8 @@ def test_bad_input_is_one_line_before_any_work(winnow, tiny, monkeypatch, argume
     def refuse(*arguments, **keywords):
         raise AssertionError("work was done before the error")
 
-    for module in ("winnow.bench.support", "winnow.bench.diagnose"):
-        monkeypatch.setattr(f"{module}.run", refuse)
+    for work in ("winnow.bench.support.observe", "winnow.bench.diagnose.observe"):
+        monkeypatch.setattr(work, refuse)
     result = winnow("diagnose", "-m", tiny, "-t", "passkey", *arguments)
     assert (result.code, result.out) == (2, "")
     assert (result.err[:7], result.err.count("\n")) == ("error: ", 1)

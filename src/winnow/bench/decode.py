@@ -5,6 +5,7 @@ logits of full attention and of stock must then agree, which is reported.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
@@ -32,7 +33,9 @@ def measure_decode(
     states = {str(plan): admit(decoder, None, plan, [TOKEN] * length, warmup + repeats + 1, CHUNK)[0] for plan in plans}
     stock = DynamicCache(config=model.config)
     fill(decoder, list(states.values()), stock, length)
-    arms = {STOCK: _stock_step(model, stock)} | {name: _winnow_step(decoder, state) for name, state in states.items()}
+    arms = {STOCK: partial(stock_step(model, stock), TOKEN)} | {
+        name: _winnow_step(decoder, state) for name, state in states.items()
+    }
     logits = {name: step() for name, step in arms.items()}
     before, steps = {name: state.stats.units_read for name, state in states.items()}, warmup + repeats
     seconds = alternate(arms, repeats=repeats, warmup=warmup, device=decoder.device)
@@ -83,11 +86,12 @@ def _winnow_step(decoder: Decoder, state: State) -> Callable[[], torch.Tensor]:
     return lambda: decode(decoder, [(state, TOKEN)])[0]
 
 
-def _stock_step(model: PreTrainedModel, cache: DynamicCache) -> Callable[[], torch.Tensor]:
-    ids = torch.tensor([[TOKEN]], device=model.device)
+def stock_step(model: PreTrainedModel, cache: DynamicCache) -> Callable[[int], torch.Tensor]:
+    """A decode step of the stock model: token id -> logits [vocab] float32."""
 
     @torch.inference_mode()
-    def step() -> torch.Tensor:
+    def step(token: int) -> torch.Tensor:
+        ids = torch.tensor([[token]], device=model.device)
         return model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
 
     return step

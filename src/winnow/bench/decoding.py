@@ -12,10 +12,9 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import DynamicCache
 
-from winnow.bench.decode import CHUNK, TOKEN, fill
+from winnow.bench.decode import CHUNK, TOKEN, fill, stock_step
 from winnow.bench.shapes import Shape
 from winnow.bench.speed import STOCK, Rates, timed
 from winnow.plan import Plan
@@ -186,14 +185,7 @@ def _stock_turn(decoder: Decoder, shape: Shape, length: int, fed: list[list[int]
     """The first `most` steps of the stock model, of the first sequence alone."""
     cache = DynamicCache(config=decoder.model.config)
     fill(decoder, [], cache, length)
-    per_token = shape.layers * shape.kv_heads
-
-    @torch.inference_mode()
-    def step(token: int) -> Tensor:
-        ids = torch.tensor([[token]], device=decoder.device)
-        out: Tensor = decoder.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-        return out
-
+    per_token, step = shape.layers * shape.kv_heads, stock_step(decoder.model, cache)
     return [
         Taken(timed(partial(step, tokens[0]), decoder.device), 1, per_token * (length + 1 + number))
         for number, tokens in enumerate(fed[:most])

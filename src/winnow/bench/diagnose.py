@@ -11,6 +11,7 @@ from winnow.errors import InputError
 from winnow.policies.compute.turns import decode_start
 from winnow.runtime.generate import Request, run
 from winnow.runtime.llm import LLM
+from winnow.runtime.observer import Observer
 from winnow.runtime.sampling import SamplingParams
 from winnow.tasks import Task
 
@@ -140,17 +141,22 @@ def _request(llm: LLM, ids: Sequence[int], params: SamplingParams) -> Request:
 def _diagnosed(llm: LLM, requests: Iterable[Request], progress: Progress) -> Iterator[Sums]:
     for request in requests:
         observer = LayerObserver(llm.decoder.shape.layers, decode_start(request.ids, llm.tokenizer))
-        for _ in run(
-            llm.decoder,
-            llm.tokenizer,
-            [request],
-            chunk=llm.prefill_chunk,
-            max_batch=1,
-            progress=progress,
-            observer=observer,
-        ):
-            pass
+        observe(llm, request, observer, progress)
         yield observer.sums
+
+
+def observe(llm: LLM, request: Request, observer: Observer, progress: Progress) -> None:
+    """Answer a request while `observer` watches. progress: called with the number of prompt tokens just processed."""
+    for _ in run(
+        llm.decoder,
+        llm.tokenizer,
+        [request],
+        chunk=llm.prefill_chunk,
+        max_batch=1,
+        progress=progress,
+        observer=observer,
+    ):
+        pass
 
 
 def _layer(total: Sums, layer: int) -> LayerFigures:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from winnow.bench.diagnose import observe
 from winnow.bench.evaluate import Progress, cases, silent
 from winnow.bench.shadow import Shadow, Shadowed
 from winnow.bench.support_figures import Steps
@@ -18,7 +19,7 @@ from winnow.policies.base import ModelShape
 from winnow.policies.read.selection import Sizes
 from winnow.policies.read.slowfast import SlowFast
 from winnow.policies.read.trigger import boundaries_of
-from winnow.runtime.generate import Request, run
+from winnow.runtime.generate import Request
 from winnow.runtime.llm import LLM
 from winnow.runtime.observer import Attended, Observer
 from winnow.runtime.sampling import SamplingParams
@@ -100,16 +101,7 @@ def _widest(shape: ModelShape, prompt: int) -> int:
 def _measured(llm: LLM, requests: Iterable[Request], policy: SlowFast, progress: Progress) -> Iterator[Steps]:
     for request in requests:
         observer = SupportObserver(llm.decoder.shape, policy)
-        for _ in run(
-            llm.decoder,
-            llm.tokenizer,
-            [request],
-            chunk=llm.prefill_chunk,
-            max_batch=1,
-            progress=progress,
-            observer=observer,
-        ):
-            pass
+        observe(llm, request, observer, progress)
         yield observer.steps
 
 

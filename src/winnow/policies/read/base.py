@@ -73,6 +73,7 @@ class Reader:
 
     def fork(self) -> "Reader":
         """An independent copy that shares no memory."""
+        self.settle()
         return copy.deepcopy(self)
 
     @property

@@ -12,8 +12,7 @@ from winnow.kernels.dots import dots
 from winnow.kernels.select import top
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.read.base import Reader, ReadPolicy, Row
-from winnow.policies.read.packed import packed
-from winnow.policies.read.selection import Buffers
+from winnow.policies.read.packed import Buffers
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,8 @@ class QuestReader(Reader):
         units = begin + page * best[..., None] + torch.arange(page, device=best.device)
         if self._copy is None:
             self._copy = Buffers.beside(view, pages * page)
-        return [packed(ready, units.flatten(1), self._copy), view.between(end, view.units)]
+        self._copy.fill(ready, units.flatten(1))
+        return [self._copy.view(view.window, view.query_limit), view.between(end, view.units)]
 
 
 class Bounds:

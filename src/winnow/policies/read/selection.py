@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from winnow.cache.view import View
-from winnow.kernels.pack import pack
 from winnow.kernels.select import top
 from winnow.policies.read.base import Row
+from winnow.policies.read.packed import Buffers
 from winnow.policies.read.selectors import Evidence, Last, Selector
 
 NOBODY = 2**62  # in place of the position of a unit that no row sees
@@ -26,39 +26,6 @@ class Sizes:
     @property
     def total(self) -> int:
         return self.sink + self.budget + self.recent
-
-
-@dataclass
-class Buffers:
-    """Memory of a packed copy of sink + budget units: keys, values [kv_heads, units, head_dim], positions alike; and of
-    the scores of those that were selected, [kv_heads, budget] float32."""
-
-    keys: Tensor
-    values: Tensor
-    positions: Tensor
-    scores: Tensor
-
-    @classmethod
-    def beside(cls, view: View, units: int, selected: int = 0) -> "Buffers":
-        """For `units` units per KV head of a view, of which so many are selected."""
-        kv_heads, _, head_dim = view.keys.shape
-        keys, values = (view.keys.new_empty(kv_heads, units, head_dim) for _ in range(2))
-        scores = torch.empty(kv_heads, selected, device=keys.device)
-        return cls(keys, values, view.positions.new_empty(kv_heads, units), scores)
-
-    def fill(self, view: View, index: Tensor) -> None:
-        """Copy the units of a view at `index`, [kv_heads, units]."""
-        pack(view.keys, index, self.keys)
-        pack(view.values, index, self.values)
-        torch.gather(view.positions.expand(len(index), -1), 1, index, out=self.positions)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.keys, self.values, self.positions, self.scores
 
 
 @dataclass(frozen=True)
@@ -91,12 +58,11 @@ class Selection:
         return views
 
     def _packed(self, row: Row, main: View) -> View:
-        held = self.buffers
-        seen = held.positions
+        order = None
         if row.dropped > self.dropped:  # what has left the cache since is gone here too
-            seen = seen.masked_fill(seen < main.positions[..., :1], NOBODY)
-        past = held.keys.shape[1] if row.window is None and seen is held.positions else None
-        return View(held.keys, held.values, held.positions, seen, past, row.window, main.query_limit)
+            positions = self.buffers.positions
+            order = positions.masked_fill(positions < main.positions[..., :1], NOBODY)
+        return self.buffers.view(row.window, main.query_limit, order)
 
 
 def select(

@@ -1,6 +1,5 @@
 """Slow-Fast Inference in one sequence: when its steps are slow, and what each layer has selected."""
 
-import copy
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +10,8 @@ from torch import Tensor
 from winnow.cache.view import View
 from winnow.policies.read.base import Reader, Row
 from winnow.policies.read.deferred import Deferred
-from winnow.policies.read.selection import Buffers, Selection, Sizes, seen_by, select
+from winnow.policies.read.packed import Buffers
+from winnow.policies.read.selection import Selection, Sizes, seen_by, select
 from winnow.policies.read.selectors import Selector
 from winnow.policies.read.trigger import Trigger
 
@@ -87,13 +87,6 @@ class SlowFastReader(Reader):
         for layer in self._layers:
             layer.forget()
 
-    def fork(self) -> "SlowFastReader":
-        self.settle()
-        twin = copy.copy(self)
-        twin._trigger, twin._layers = copy.deepcopy((self._trigger, self._layers))
-        twin._deferred = Deferred()
-        return twin
-
     @property
     def nbytes(self) -> int:
         return sum(layer.nbytes for layer in self._layers)
@@ -111,7 +104,6 @@ class SlowFastReader(Reader):
             return
         # Where nothing is there to read yet, waiting would only make steps dense.
         due = self._step + 1 + delay if delay and layer.current is not None else None
-
         last, buffers = layer.newest, layer.buffers(main, self._sizes, reuse=due is None)
 
         def work() -> None:

@@ -11,8 +11,7 @@ from winnow.cache.view import View
 from winnow.kernels.select import top
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.read.base import Reader, ReadPolicy, Row
-from winnow.policies.read.packed import packed
-from winnow.policies.read.selection import Buffers
+from winnow.policies.read.packed import Buffers
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,8 @@ class TidalReader(Reader):
         *others, view = views
         if self._copy is None:
             self._copy = Buffers.beside(view, self._budget + 1)
-        return [*others, packed(view.with_keys(row.keys(view)), self._index, self._copy)]
+        self._copy.fill(view.with_keys(row.keys(view)), self._index)
+        return [*others, self._copy.view(view.window, view.query_limit)]
 
     def listens(self, row: Row, views: list[View]) -> bool:
         return row.layer in self._selecting and views[-1].units > self._budget + 1
