@@ -81,13 +81,41 @@ class Plan:
         """Raise PlanError where a policy cannot act on a model of `shape`, before any work is done."""
         for policy in self.policies.values():
             policy.validate(shape)
-        gaps = self.compute.leaves_gaps and not self.keep.takes_gaps
-        if self.compute.entrances(shape) and (gaps or not self.keep.takes_stops):
-            raise PlanError(
-                f"{self.keep.name} needs every token in every layer, and {self.compute.name} leaves some out of some; "
-                "use one of them"
-            )
+        if self.compute.entrances(shape):
+            self._validate_keep(shape)
         self._validate_read(shape)
+
+    def rope_positions(self, shape: ModelShape, prompt: int, new: int) -> int | None:
+        """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None.
+
+        Above the layer at which tokens stop, units stand at their places in the text.
+        """
+        return None if self.compute.entrances(shape) else self.keep.rope_positions(prompt, new)
+
+    def _validate_keep(self, shape: ModelShape) -> None:
+        """Raise PlanError where the keep policy lacks something in layers that not all tokens reach."""
+        keep, compute, reason = self.keep, self.compute, None
+        if keep.needs == "outputs":
+            reason = (
+                f"{keep.name} scores tokens by what comes out of the last layer, and under {compute.name} most stop"
+            )
+        elif keep.needs != "units" and compute.projections(shape):
+            what = "projections" if keep.needs == "projections" else "attention"
+            reason = (
+                f"{keep.name} scores units by the {what} of their rows, and {compute.name} makes units without rows"
+            )
+        elif compute.waits and not keep.takes_waits:
+            reason = (
+                f"{compute.name} ranks the tokens of a prompt at its end, and {keep.name} drops units before that "
+                "without knowing which tokens will go on"
+            )
+        elif compute.drops_below and not keep.same_in_layers:
+            reason = (
+                f"{compute.name} evicts tokens from the layers below, where under {keep.name} KV heads hold different "
+                "ones"
+            )
+        if reason is not None:
+            raise PlanError(f"{reason}; use one of them")
 
     def _validate_read(self, shape: ModelShape) -> None:
         """Raise PlanError where the read policy cannot act under the others."""
@@ -98,6 +126,11 @@ class Plan:
             raise PlanError(
                 f"{keep.name} scores units by the attention of every new token, and {read.name} reads few of them; use "
                 f"{keep.name} with decode_chunk=None, or one of them"
+            )
+        if compute.revives and not keep.same_in_layers:
+            raise PlanError(
+                f"a step of {compute.name} reads what it has chosen, under {keep.name} that differs from KV head to KV "
+                f"head, and {read.name} selects from what all of them read; use two of the three"
             )
         if compute.revives and not read.takes_revivals:
             raise PlanError(

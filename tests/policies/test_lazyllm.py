@@ -303,7 +303,7 @@ def test_windowed_layers_read_no_more_than_their_window():
         ("lazyllm(max_revive=-1)", "at least 0"),
         ("lazyllm(always_keep=[-1])", "positions"),
         ("lazyllm(revive='never', keep_decode=0.5)", "how decode steps choose"),
-        ("lazyllm + streaming", "leaves some out"),
+        ("lazyllm + streaming", "ranks the tokens of a prompt at its end"),
     ],
 )
 def test_bad_schedules(llm, plan, says):

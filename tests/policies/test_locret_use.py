@@ -225,9 +225,11 @@ def test_it_works_on_prompts_that_were_shortened(llm, ids):
     assert torch.equal(got, tiny.logits(text + ids[PROMPT:], decode_from=len(text), plan=plan))
 
 
-@pytest.mark.parametrize("name", ["lazyllm", "speed", "static_prune", "pop", "swiftkv"])
+@pytest.mark.parametrize("name", ["static_prune", "pop", "swiftkv"])
 def test_plans_that_leave_out_rows_are_refused(llm, ids, name, idle):
     plan = Plan(compute=POLICIES[name](**POLICIES[name].trial), keep=Locret(budget=12))
     for call in (lambda: llm.check([ids], plan=plan), lambda: llm.logits(ids, decode_from=PROMPT, plan=plan)):
-        with pytest.raises(PlanError, match=rf"locret needs .*every token in every layer.*{name}.*use one of them"):
+        with pytest.raises(
+            PlanError, match=rf"(?s)(?=.*locret)(?=.*{name} (makes units without rows|evicts tokens)).*use one of them"
+        ):
             call()

@@ -22,8 +22,6 @@ class LastRowsAbove(ComputePolicy):
     last: int
     name = "last_rows_above"
 
-    leaves_gaps = True
-
     def entrances(self, shape):
         return [self.layer]
 
@@ -70,7 +68,6 @@ class EveryFourth(ComputePolicy):
     """Every fourth token of the prompt, and the last of a chunk, enter the layers above the first."""
 
     name = "every_fourth"
-    leaves_gaps = True
 
     def entrances(self, shape):
         return [1]

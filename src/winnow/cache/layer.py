@@ -37,6 +37,7 @@ class LayerCache:
 
     make: capacity -> Slab, from the plan's store policy. limit: the most units there will ever be, where that is known;
     the slab never grows past it. scored, normed: whether units have scores, and whether the norms of keys are held.
+    compact: whether the rope position of a unit is its place among the live ones; such keys come unrotated.
 
     positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens. figures: [kv_heads, capacity]
     float32 each, "scores": what a policy has noted of each unit, "norms": of its key. rotated: whether keys are held as
@@ -51,6 +52,7 @@ class LayerCache:
         *,
         scored: bool = False,
         normed: bool = False,
+        compact: bool = False,
     ) -> None:
         self._make = make
         self._limit = limit
@@ -59,13 +61,15 @@ class LayerCache:
         self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
         names = ["scores"] * scored + ["norms"] * normed
         self.figures = {name: torch.zeros(kv_heads, capacity, device=device) for name in names}
-        self.rotated = True
+        self.compact = compact
+        self.rotated = not compact
         self.head = 0
         self.start = 0
         self.stop = 0
         self.peak = 0  # the most units ever live at once
         self.appended = 0
         self.dropped = 0
+        self.first: int | None = None  # the position of the first unit that ever came
         self.gapless = True  # behind the head, positions rise by one from slot to slot
         self._next: int | None = None  # the position that keeps it so
 
@@ -118,6 +122,8 @@ class LayerCache:
         [kv_heads, rows]; None: 0.
         """
         rows = keys.shape[1]
+        if self.first is None and rows:
+            self.first = int(positions[0]) if first is None else first
         self.gapless = self.gapless and first is not None and self._next in (None, first)
         self._next = None if first is None else first + rows
         if self.stop + rows > self.slab.capacity:

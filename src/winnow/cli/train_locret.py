@@ -21,6 +21,7 @@ def locret(
     data: Data,
     out: NewDirectory,
     model: options.Model = "needle",
+    adapter: options.Adapter = None,
     width: Annotated[int, typer.Option(help="Of the heads' hidden layer.")] = HeadsRecipe.width,
     steps: Annotated[int, typer.Option(help="One sample each; samples come again where there are fewer.")] = (
         HeadsRecipe.steps
@@ -58,7 +59,7 @@ def locret(
         log_every=log_every,
         validate_every=validate_every,
     )
-    llm = load_model(model, device, dtype, threads, prefill_chunk)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
     made: HeadsReport | None = None
     with ExitStack() as stack, interruptible():
         bar = Bar(stack)

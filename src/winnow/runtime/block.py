@@ -81,7 +81,7 @@ class Block:
             spans = _each_alone(cache, alone, window)
         seen = (view_of(part, cache, span, fresh=self.before[index] + part.rows) for span in spans)
         views = [view for view in seen if view.units]
-        compact = cache.length if plan.keep.compact(window) else None
+        compact = cache.length if cache.compact else None
         row = self._row(part, cache, rows, window, compact)
         if part.decode:
             views = self._narrow(index, row, views, sum(span.stop - span.start for span in spans))
@@ -101,7 +101,7 @@ class Block:
         sequence, keep = part.sequence, part.sequence.plan.keep
         if sequence.observer is not None:
             sequence.observer.projected(self.layer, part, *rows.rows(part), rows.scale)
-        ahead = keep.boundary(part.first, sequence.prompt) is not None
+        ahead = sequence.evictions_ahead(self.layer)
         if not cache.rotated and not ahead:
             rows.settle(part, cache)
         given = sequence.projections.get(self.layer)
@@ -109,7 +109,7 @@ class Block:
             return
         score = sequence.scorer if ahead and keep.scores_units(window) else None  # nobody asks for scores any more
         scores = None if score is None else score(self.layer, *rows.rows(part))
-        rows.append(part, cache, scores, compact=keep.compact(window))
+        rows.append(part, cache, scores)
 
     def _narrow(self, index: int, row: Row, views: list[View], units: int) -> list[View]:
         """What the rows of a decode step read of all that they may see, `units` per KV head, and count it."""
@@ -187,8 +187,8 @@ class Block:
         if part.ranks and self._last(index) and self.layer in sequence.signals[part.decode]:
             whole.signals.append(mean_over_heads(*weights(), part.known))
         first = keep.voters(part.first, sequence.prompt) if keep.scores_units(window) else None
-        if first is not None and first < part.first + part.rows:
-            for block in weights_of(queries, views, part, rows, from_row=max(0, first - part.first)):
+        if first is not None and (abstain := part.before(first)) < part.rows:
+            for block in weights_of(queries, views, part, rows, from_row=abstain):
                 sequence.caches[self.layer].add_scores(keep.votes(block))
         if sequence.observer is not None:
             sequence.observer.attended(Attended(self.layer, part, views, whole.signals, weights))

@@ -275,7 +275,7 @@ class LLM:
     def _check_length(self, prompt: int, new: int, plan: Plan) -> None:
         plan.keep.check_prompt(prompt)
         limit = self.decoder.shape.max_positions
-        if (used := plan.keep.rope_positions(prompt, new)) is not None and used <= limit:
+        if (used := plan.rope_positions(self.decoder.shape, prompt, new)) is not None and used <= limit:
             return
         if prompt > limit:
             raise CapacityError(f"the prompt has {prompt} tokens, more than the model's {limit} positions; shorten it")

@@ -61,11 +61,11 @@ class Projected:
         rows = slice(part.start, part.stop)
         return self.raw_q[:, rows], self.raw_k[:, rows], self.v[:, rows]
 
-    def append(self, part: Segment, cache: LayerCache, scores: Tensor | None, *, compact: bool) -> None:
+    def append(self, part: Segment, cache: LayerCache, scores: Tensor | None) -> None:
         """Give the cache the units of a part."""
         rows = slice(part.start, part.stop)
-        keys = (self.raw_k if compact else self.k)[:, rows]
-        if compact and cache.rotated:
+        keys = (self.raw_k if cache.compact else self.k)[:, rows]
+        if cache.compact and cache.rotated:
             keys = self._rotate(keys, self.ropes.run(part, cache.length, cache.length + part.rows))
         cache.append(keys, self.v[:, rows], part.positions, part.first if part.consecutive else None, scores)
 

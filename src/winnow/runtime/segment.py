@@ -45,6 +45,10 @@ class Segment:
             return torch.arange(self.known, device=self.positions.device)
         return self.seen.nonzero().flatten()
 
+    def before(self, position: int) -> int:
+        """How many of the rows stand before `position`."""
+        return max(0, position - self.first) if self.consecutive else int((self.positions < position).sum())
+
     def part(self, start: int, stop: int) -> "Segment":
         """The rows that lie in `[start, stop)` of the flat batch, counted from its start."""
         begin, end = max(start, self.start), min(stop, self.stop)

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -83,9 +84,29 @@ class Sequence:
         """Every cache once: layers may share them."""
         return [cache for layer, cache in enumerate(self.caches) if self.holder(layer) == layer]
 
+    @cached_property
+    def stops(self) -> int:
+        """The layer from which on tokens are missing; the number of layers where all reach the last."""
+        return min(self.entrances, default=self.shape.layers)
+
+    @cached_property
+    def late(self) -> int:
+        """The layer from which on the tokens of a prompt come all at once, at its end, to be compressed then."""
+        compresses = self.plan.keep.boundary(0, self.prompt) is not None
+        return self.stops if compresses and self.plan.compute.waits else self.shape.layers
+
     def boundary(self) -> int | None:
         """After how many tokens the caches are compressed next, if ever."""
-        return self.plan.keep.boundary(self.position, self.prompt)
+        regular = self.plan.keep.boundary(self.position, self.prompt)
+        if self.late == self.shape.layers or self.position >= self.prompt:
+            return regular
+        return self.prompt if regular is None else min(regular, self.prompt)
+
+    def evictions_ahead(self, layer: int) -> bool:
+        """Whether a layer's cache will be compressed after the rows of this step."""
+        if layer >= self.late and self.position < self.prompt:
+            return True
+        return self.plan.keep.boundary(self.position, self.prompt) is not None
 
     def advance(self, decoder: Decoder, tokens: list[int], hidden: Tensor) -> None:
         """Count `tokens` as done, and compress the caches where a boundary is reached.
@@ -93,6 +114,7 @@ class Sequence:
         hidden: [rows, hidden] after the last layer.
         """
         boundary = self.boundary()
+        regular = boundary == self.plan.keep.boundary(self.position, self.prompt)
         if self.surprise is not None and boundary is not None:
             self.surprise.note(decoder, hidden, tokens)
         self.position += len(tokens)
@@ -102,9 +124,11 @@ class Sequence:
         following = self.boundary()
         room = (self.prompt + HEADROOM if following is None else following) - self.position
         noted = None if self.surprise is None else self.surprise.take()
+        ends = self.position == self.prompt
         for layer, window in enumerate(self.shape.windows):
-            if self.holder(layer) == layer:
-                moment = Moment(self.prompt, self.position, window, room, noted)
+            late = ends and layer >= self.late
+            if self.holder(layer) == layer and (late or regular):
+                moment = Moment(self.prompt, self.position, window, room, noted, late)
                 self.plan.keep.compress(self.caches[layer], moment)
         self.reader.forget()
         if self.observer is not None:
@@ -165,7 +189,7 @@ def new_sequence(
 
     deep = deep or Deep.none(prompt)
     units = plan.compute.prompt_units(shape, prompt, deep)
-    rope_length = plan.keep.rope_positions(prompt, length - prompt)
+    rope_length = plan.rope_positions(shape, prompt, length - prompt)
     sequence = Sequence(
         plan=plan,
         shape=shape,
@@ -191,13 +215,15 @@ def new_sequence(
             continue
         new = min(length - prompt, HEADROOM)
         limit, wanted = (plan.keep.bound(prompt, n, chunk, sequence.window(window)) for n in (length - prompt, new))
+        if layer >= sequence.late:  # all that goes on comes at once
+            limit = wanted = None
         cache = LayerCache(
             make,
             max(1, held + new if wanted is None else min(held + new, wanted)),
             limit,
             scored=plan.keep.scores_units(window),
             normed=plan.read.norms,
+            compact=layer < sequence.stops and plan.keep.compact(window),
         )
-        cache.rotated = not plan.keep.compact(window)
         sequence.caches.append(cache)
     return sequence

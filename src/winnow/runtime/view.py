@@ -14,6 +14,7 @@ from winnow.runtime.segment import Segment
 
 VOTING_ROWS = 64  # the attention of so many rows at a time: a row is as long as the cache, for every query head
 ANYONE = -1  # in place of the position of a unit that every row sees
+NOBODY = 2**62  # of one that no row sees
 
 
 def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
@@ -29,7 +30,8 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     if seen is not None and span.window is not None:  # rows ascend, so the first one sees farthest back
         seen = seen & (positions > part.positions[0] - span.window)
     gathered = seen is not None and not bool(seen.all())
-    if gathered:
+    padding = None
+    if gathered and positions.dim() == 1:
         assert seen is not None
         index = seen.nonzero().flatten()
         positions, index = positions[index], index + span.start
@@ -37,12 +39,21 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
         keys, values = cache.slab.keys.index_select(1, index), cache.slab.values.index_select(1, index)
         norms = None if cache.norms is None else cache.norms[:, index]
         past = len(index) - 1 if part.rows == 1 else None
+    elif gathered:
+        assert seen is not None
+        # Heads hold different tokens, so they see different numbers of them: the others are filled up at the front.
+        index = seen.to(torch.int8).sort(stable=True).indices[:, -int(seen.sum(-1).max()) :]
+        padding, positions, past = ~seen.gather(1, index), positions.gather(1, index), None
+        keys, values = (each.gather(1, index[..., None].expand(-1, -1, each.shape[-1])) for each in (keys, values))
+        norms = None if norms is None else norms.gather(1, index)
     if part.late:  # units of later positions may stand before the rows' own
         past = None
     order = positions
     if part.late and span.window is None and part.sequence.plan.compute.relaxed:
         order = positions.clone()
-        order[: len(order) - min(fresh, length)] = ANYONE
+        order[..., : order.shape[-1] - min(fresh, length)] = ANYONE
+    if padding is not None:
+        order = order.masked_fill(padding, NOBODY)
     place = span.start if span.start < cache.head else cache.head + span.start - cache.start
     return View(keys, values, positions, order, past, span.window, span.query_limit, norms, place, gathered)
 

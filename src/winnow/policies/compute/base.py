@@ -116,9 +116,14 @@ class ComputePolicy(Policy):
         return False
 
     @property
-    def leaves_gaps(self) -> bool:
-        """Whether layers may hold units whose positions do not follow each other."""
+    def waits(self) -> bool:
+        """Whether tokens wait at a layer until the prompt is complete, since its last token decides what goes on."""
         return self.revives
+
+    @property
+    def drops_below(self) -> bool:
+        """Whether tokens that stop are evicted from the layers below, too."""
+        return False
 
     def entrances(self, shape: ModelShape) -> Collection[int]:
         """The layers at whose entrance `choose` is asked."""

@@ -113,7 +113,7 @@ class LazyLLM(ComputePolicy):
             )
         if self.layers is None:
             self.require(last >= 1, f"a model of {shape.layers} layers has no layer to prune at{self._why(shape)}")
-            stages = len(self.entrances(shape)) if self.leaves_gaps else len(self._ratios)
+            stages = len(self.entrances(shape)) if self.waits else len(self._ratios)
             self.require(
                 stages == len(self._ratios) or (isinstance(self.keep, float | None) and self.cumulative is None),
                 f"a model of {shape.layers} layers has {stages} preset layers to prune at; give layers with the shares",
@@ -136,19 +136,19 @@ class LazyLLM(ComputePolicy):
 
     @property
     def revives(self) -> bool:
-        return self.revive != "never" and self.leaves_gaps
+        return self.revive != "never" and self.waits
 
     @property
     def relaxed(self) -> bool:
         return self.revive == "relaxed"
 
     @property
-    def leaves_gaps(self) -> bool:
+    def waits(self) -> bool:
         return min(self._ratios) < 1 or min(self._decode_ratios) < 1
 
     def entrances(self, shape: ModelShape) -> tuple[int, ...]:
         """The pruning layers."""
-        if not self.leaves_gaps:
+        if not self.waits:
             return ()
         if self.layers is not None:
             return self.layers

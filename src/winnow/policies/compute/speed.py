@@ -61,10 +61,6 @@ class Speed(ShallowPrefill):
             f"self_only is for anchors='bos' and anchors='none', not {self.anchors!r}",
         )
 
-    @property
-    def leaves_gaps(self) -> bool:
-        return True
-
     def stops_at(self, shape: ModelShape) -> int | None:
         return next(iter(self.entrances(shape)), None)
 

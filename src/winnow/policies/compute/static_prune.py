@@ -45,7 +45,7 @@ class StaticPrune(ComputePolicy):
         self.require(self.layers >= 1, f"layers={self.layers}: pruning needs at least one layer to rank tokens by")
 
     def validate(self, shape: ModelShape) -> None:
-        if not self.leaves_gaps:
+        if not self.waits:
             return
         last = shape.layers - 1
         self.require(last >= 1, f"a model of {shape.layers} layers has no layer to prune at; use another policy")
@@ -55,15 +55,19 @@ class StaticPrune(ComputePolicy):
         )
 
     @property
-    def leaves_gaps(self) -> bool:
+    def waits(self) -> bool:
         return self.keep < 1
+
+    @property
+    def drops_below(self) -> bool:
+        return self.waits
 
     def entrances(self, shape: ModelShape) -> tuple[int, ...]:
         """The layer after those that rank."""
-        return (self.layers,) if self.leaves_gaps else ()
+        return (self.layers,) if self.waits else ()
 
     def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
-        return range(self.layers) if self.leaves_gaps and not decode else ()
+        return range(self.layers) if self.waits and not decode else ()
 
     def prompt_rows(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
         return rows_per_layer(prompt, shape.layers, self.entrances(shape), (self.keep,))

@@ -22,7 +22,8 @@ class Moment:
 
     prompt: prompt tokens; known: tokens so far, all of which have their units. window: the layer's own. room: units
     that are sure to come before the next time. surprisal: [tokens since the last time] float32, see
-    `KeepPolicy.surprisal`; None where it was not asked for.
+    `KeepPolicy.surprisal`; None where it was not asked for. late: whether all units of the prompt have just come at
+    once, those of tokens that waited for its end below.
     """
 
     prompt: int
@@ -30,16 +31,18 @@ class Moment:
     window: int | None
     room: int
     surprisal: Tensor | None = None
+    late: bool = False
 
 
 class KeepPolicy(Policy):
     """Which units stay in a layer's cache, and which of them a row may see."""
 
     verb = "keep"
-    # Whether it can act where the positions in a layer's cache have gaps, or do not rise because tokens were revived.
-    takes_gaps: ClassVar[bool] = False
-    # Whether it can act where tokens stop at a layer; else it needs the projections of every token in every layer.
-    takes_stops: ClassVar[bool] = True
+    # What it needs of a prompt token in a layer, besides its unit: the row's projections there, its attention before
+    # the next eviction, or that it reaches the end of the last layer. Where tokens stop, layers above may lack these.
+    needs: ClassVar[Literal["units", "projections", "attention", "outputs"]] = "units"
+    # Whether it can act where tokens wait at a layer for the end of the prompt, and may come back later.
+    takes_waits: ClassVar[bool] = False
     # Whether all layers and KV heads keep the same tokens, but for sliding windows.
     same_in_layers: ClassVar[bool] = True
 

@@ -34,7 +34,7 @@ class Budgeted(KeepPolicy):
     larger than the budget keep that window instead, with units at their places in the text: only distances count there.
     """
 
-    takes_stops = False
+    needs = "attention"
     same_in_layers = False
 
     budget: int
@@ -105,21 +105,27 @@ class Budgeted(KeepPolicy):
         if not self.acts(moment.window):
             return
         self.update(cache, moment)
-        if cache.length > self.budget:
-            cache.retain(self.choose(cache, moment), room=moment.room)
+        beside = 0
+        if moment.late:  # the tail has come with the others
+            beside = int((cache.live_positions() >= moment.prompt - self.tail(moment.prompt)).sum())
+        if cache.length > self.budget + beside:
+            cache.retain(self.choose(cache, moment, beside), room=moment.room)
 
     def update(self, cache: LayerCache, moment: Moment) -> None:
         """Bring the scores up to date before units are chosen."""
 
-    def choose(self, cache: LayerCache, moment: Moment) -> Tensor:
-        """[kv_heads, budget] or [budget] index of the live units that stay, ascending."""
+    def choose(self, cache: LayerCache, moment: Moment, beside: int) -> Tensor:
+        """[kv_heads, budget + beside] or [budget + beside] index of the live units that stay, ascending.
+
+        beside: newest units that stay and are not counted in the budget.
+        """
         scores = self.ranked(cache, moment)
         most = torch.finfo(scores.dtype).max
-        if (protected := self.protected(moment)) > 0:
+        if (protected := self.protected(moment) + beside) > 0:
             scores[:, -protected:] = most
         if moment.window is not None:  # what has left the window is of no use to anyone
             scores.masked_fill_(cache.live_positions() <= moment.known - moment.window, -most)
-        return best(scores, self.budget)
+        return best(scores, self.budget + beside)
 
     def ranked(self, cache: LayerCache, moment: Moment) -> Tensor:
         """[kv_heads, units] float32, a copy: units with a higher value stay."""
@@ -131,7 +137,7 @@ class Budgeted(KeepPolicy):
 
     def prompt_ends(self, moment: Moment) -> bool:
         """Whether this is the last eviction of the prompt."""
-        return moment.known == moment.prompt - self.tail(moment.prompt)
+        return moment.late or moment.known == moment.prompt - self.tail(moment.prompt)
 
     def _most(self, prompt: int, new: int) -> int:
         """The most units per KV head at any time, for a prompt and `new` tokens after it."""

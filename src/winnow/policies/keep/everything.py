@@ -11,4 +11,4 @@ class Everything(KeepPolicy):
 
     name = "everything"
     identity = True
-    takes_gaps = True
+    takes_waits = True

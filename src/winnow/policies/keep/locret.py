@@ -38,6 +38,8 @@ class Locret(Budgeted):
     decode_chunk: int | None = None
 
     name = "locret"
+    needs = "projections"
+    takes_waits = True
     source = "arXiv:2410.01805, section 3"
     off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "stabilizers": 3, "local": 4}

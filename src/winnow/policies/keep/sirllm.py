@@ -53,6 +53,7 @@ class SirLLM(Budgeted):
     decode_chunk: int | None = None
 
     name = "sirllm"
+    needs = "outputs"
     source = "arXiv:2405.12528, section 3"
     off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "sink": 2, "recent": 2, "local": 4}
@@ -85,7 +86,7 @@ class SirLLM(Budgeted):
             scores = torch.cat((scores.max()[None], scores[:-1]))
         cache.set_scores(scores)
 
-    def choose(self, cache: LayerCache, moment: Moment) -> Tensor:
+    def choose(self, cache: LayerCache, moment: Moment, beside: int) -> Tensor:
         scores = cache.live_scores()[0]
         # Stable: the first token of a chunk may share its highest value, and the older of the two goes first.
         order = scores.argsort(descending=True, stable=True)

@@ -1,0 +1,160 @@
+"""Every pair and triple of registered policies of different verbs: refused with a reason, or right.
+
+A new policy is found here by itself, with its `trial` and `off` parameters.
+"""
+
+import itertools
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from invariants.test_policies import PROMPT, assert_same, fresh, poison, small_llm
+from models import small_model
+from winnow import LLM, Plan
+from winnow.errors import PlanError
+from winnow.policies.registry import POLICIES
+from winnow.runtime.forward import advance, decode, logits_of, prefill
+
+PAGE = Path(__file__).parents[2] / "docs" / "composition.md"
+ACTING = [name for name, policy in POLICIES.items() if not policy.identity]
+GROUPS = [
+    names
+    for count in (2, 3, 4)
+    for names in itertools.combinations(ACTING, count)
+    if len({POLICIES[name].verb for name in names}) == count
+]
+PAIRS = [names for names in GROUPS if len(names) == 2]
+SHAPE = LLM(small_model("llama", "cpu")).decoder.shape
+
+
+def joined(names, off=()):
+    chosen = {name: POLICIES[name].off if name in off else POLICIES[name].trial for name in names}
+    return Plan(**{POLICIES[name].verb: POLICIES[name](**parameters) for name, parameters in chosen.items()})
+
+
+def refusal(names):
+    try:
+        joined(names).validate(SHAPE)
+    except PlanError as error:
+        return str(error)
+    return None
+
+
+ACCEPTED = [names for names in GROUPS if refusal(names) is None]
+
+
+@cache
+def llm_of(family):
+    return small_llm(family)
+
+
+def of_each_family(names):
+    """Pairs on a plain model and one with windows and soft caps; more of them on the plain one."""
+    return [(family, names) for family in ("llama", "gemma2")[: 2 if len(names) == 2 else 1]]
+
+
+each_group = pytest.mark.parametrize(
+    ("family", "names"),
+    [case for names in ACCEPTED for case in of_each_family(names)],
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
+)
+
+
+@pytest.mark.parametrize("names", PAIRS, ids="+".join)
+def test_a_refusal_names_both_and_a_way_out(names):
+    if (reason := refusal(names)) is None:
+        return
+    assert all(name in reason for name in names), reason
+    assert re.search(r"; use [^;]+$", reason), reason
+
+
+@pytest.mark.parametrize("names", [names for names in GROUPS if len(names) > 2], ids="+".join)
+def test_more_policies_are_refused_for_a_pair_of_them_or_name_all(names):
+    """What is refused of three is refused of two of them, or the message says that it takes all three."""
+    pairs = any(refusal(pair) for pair in itertools.combinations(names, 2))
+    reason = refusal(names)
+    assert bool(reason) >= pairs
+    if reason and not pairs:
+        assert sum(name in reason for name in names) >= 3, reason
+
+
+@each_group
+def test_a_group_acts_alike_in_chunks_batches_and_forks(family, names, text):
+    """Any chunk size, batch mates, dead memory full of NaN, a fork: the same logits; bytes are those of the tensors."""
+    llm, plan = llm_of(family), joined(names)
+    expected = llm.logits(text, decode_from=PROMPT, plan=plan)
+    assert expected.isfinite().all()
+    state, prompt = fresh(llm, plan, text)
+    mate, _ = fresh(llm, Plan(), text[::-1])
+    poison(state)
+    for start in range(0, len(prompt), 4):
+        [hidden] = advance(llm.decoder, [(state, prompt[start : start + 4])], decode=False)
+        poison(state)
+    rows, twin = [logits_of(llm.decoder, hidden[-1:])[0]], state.fork()
+    for step, token in enumerate(text[PROMPT:]):
+        batch = [(mate, text[2 * step : 2 * step + 2]), (state, [token])]
+        hidden = advance(llm.decoder, batch, decode=[False, True])[1]
+        rows.append(logits_of(llm.decoder, hidden[-1:])[0])
+        poison(state)
+    assert_same(torch.stack(rows), expected)
+    assert_same(decode(llm.decoder, [(twin, text[PROMPT])])[0], expected[1])
+    state.measure()
+    live = [cache.live() for cache in state.own_caches()]
+    assert state.stats.cache_bytes == sum(keys.nbytes + values.nbytes for keys, values, _ in live)
+
+
+@each_group
+def test_a_policy_that_is_off_changes_nothing_of_the_others(family, names, text):
+    llm = llm_of(family)
+    for name in names:
+        others = [other for other in names if other != name]
+        expected = llm.logits(text, decode_from=PROMPT, plan=joined(others))
+        assert_same(llm.logits(text, decode_from=PROMPT, plan=joined(names, off=[name])), expected)
+
+
+@each_group
+def test_no_policy_loses_what_another_saves(family, names, text):
+    """Rows computed in prefill are those of the compute policy alone; units held at its end are no more than of any."""
+    llm = llm_of(family)
+
+    def after_prefill(names):
+        state, prompt = fresh(llm, joined(names), text)
+        prefill(llm.decoder, state, prompt, llm.prefill_chunk)
+        state.measure()
+        return state.stats
+
+    # What a policy saves is saved whatever it is joined with.
+    got, each = after_prefill(names), {name: after_prefill([name]) for name in names}
+    compute = [name for name in names if POLICIES[name].verb == "compute"]
+    rows = each[compute[0]].rows_computed if compute else after_prefill([]).rows_computed
+    assert got.rows_computed == rows
+    if family == "llama":  # lazyllm keeps what leaves a window, for its revivals
+        assert got.cache_bytes <= min(stats.cache_bytes for stats in each.values())
+
+
+@pytest.mark.parametrize("names", PAIRS, ids="+".join)
+def test_the_page_says_of_every_pair_what_holds(names):
+    """Its tables have a row and a column for every policy; a new one cannot be forgotten."""
+    first, second = names
+    said = verdicts()
+    assert (first, second) in said or (second, first) in said, f"{PAGE.name} says nothing of {first} + {second}"
+    word = said.get((first, second)) or said[second, first]
+    assert word.startswith("refused" if refusal(names) else "yes"), (names, word)
+
+
+def verdicts():
+    """(row, column) -> cell of every table on the page whose first cell is 'with'."""
+    found = {}
+    header: list[str] = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip().strip("`") for cell in line.strip().strip("|").split("|")]
+        if not line.startswith("|"):
+            header = []
+        elif cells[0] == "with":
+            header = cells[1:]
+        elif header and not set(cells[0]) <= set("- :"):
+            found |= {(cells[0], column): cell for column, cell in zip(header, cells[1:], strict=True)}
+    return found
