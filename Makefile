@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench results clean
 
 demo: $(STAMP)  ## two plans side by side on the bundled model
 	$(BIN)/winnow compare --plan "streaming(sink=4, recent=1024)" --length 4096 --examples 5
@@ -26,6 +26,9 @@ format: $(STAMP)
 bench: $(STAMP)  ## decode and prefill against stock transformers
 	$(BIN)/python -m winnow.bench decode
 	$(BIN)/python -m winnow.bench prefill
+
+results: $(STAMP)  ## docs/results anew: hours; DATA=DIR of real texts, CORPUS=DIR to train on
+	$(BIN)/python -m recipes.results $(if $(DATA),--data $(DATA)) $(if $(CORPUS),--corpus $(CORPUS))
 
 # torch comes first and alone: with it in place nothing else asks the registry for its CUDA build.
 $(STAMP): pyproject.toml constraints.txt

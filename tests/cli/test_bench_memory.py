@@ -82,7 +82,7 @@ def test_a_process_that_was_ended_is_said_and_the_others_count(winnow, tiny, her
     ("arguments", "words"),
     [
         (["-p", "random_heads(budget=0)"], ["budget=0 must be at least 1"]),
-        (["-p", "locret"], ["has no retaining heads"]),
+        (["-p", "locret"], ["there are no retaining heads"]),
         (["-p", "lazyllm", "-l", 40000], ["40000 tokens", "32768 positions"]),
         (["-p", "random_heads(budget=64, local=50)", "-l", 40], ["local=50", "40 tokens"]),
         (["-p", "full", "-l", 400, "--full-up-to", 300], ["nothing is left to run", "300 tokens"]),

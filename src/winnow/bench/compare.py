@@ -11,6 +11,7 @@ from winnow.runtime.llm import LLM
 from winnow.tasks import Example, Task
 
 Key = TypeVar("Key")
+Some = TypeVar("Some")
 DOCUMENT = "document"  # what stands for the task where the user brought the text
 
 
@@ -76,12 +77,17 @@ def compare_document(
 
     Raises InputError, CapacityError or PlanError before any work is done.
     """
-    example = Example(context="", question=question, reply="", answers=(), depths=(), max_tokens=max_tokens)
-    case = Case(DOCUMENT, len(ids), 0, None, example, list(ids), None)
+    case = document_case(ids, question, max_tokens)
     chosen = with_full(plans)
     for plan in chosen:
         llm.check([case.ids], case.params, plan=plan)
     return answer(llm, chosen, iter([case]), seed, progress)
+
+
+def document_case(ids: Sequence[int], question: str, max_tokens: int) -> Case:
+    """A prompt of the user's own, whose answer is not known."""
+    example = Example(context="", question=question, reply="", answers=(), depths=(), max_tokens=max_tokens)
+    return Case(DOCUMENT, len(ids), 0, None, example, list(ids), None)
 
 
 def with_full(plans: Sequence[str | Plan]) -> list[Plan]:
@@ -104,10 +110,10 @@ def finished(records: Sequence[Record], plans: int) -> list[Record]:
 def summarise(records: Sequence[Record]) -> list[Row]:
     """A Row per length and plan, full attention first; `records` must hold full attention's for every length."""
     rows = []
-    for length in _distinct(records, lambda record: record.length):
+    for length in distinct(records, lambda record: record.length):
         group = [record for record in records if record.length == length]
         full = [record for record in group if record.plan == "full"]
-        plans = _distinct(group, lambda record: record.plan)
+        plans = distinct(group, lambda record: record.plan)
         for plan in sorted(plans, key=lambda plan: plan != "full"):
             rows.append(_row([record for record in group if record.plan == plan], full))
     return rows
@@ -131,7 +137,7 @@ def verdict(row: Row, full: Row) -> str:
 def _row(group: Sequence[Record], full: Sequence[Record]) -> Row:
     by_task = {
         task: [r.score for r in group if r.task == task and r.score is not None]
-        for task in _distinct(group, lambda record: record.task)
+        for task in distinct(group, lambda record: record.task)
     }
     scores = {task: statistics.fmean(values) for task, values in by_task.items() if values}
     stats = [record.stats for record in group]
@@ -160,16 +166,17 @@ def _row(group: Sequence[Record], full: Sequence[Record]) -> Row:
 
 
 def _ttft(group: Sequence[Record]) -> Timing:
-    return _timing([record.stats.ttft_s for record in group])
+    return timing([record.stats.ttft_s for record in group])
 
 
 def _tpot(group: Sequence[Record]) -> Timing | None:
     """Over the answers of more than one token; None if there is none."""
     times = [record.stats.tpot_s for record in group if record.stats.new_tokens > 1]
-    return _timing(times) if times else None
+    return timing(times) if times else None
 
 
-def _timing(times: Sequence[float]) -> Timing:
+def timing(times: Sequence[float]) -> Timing:
+    """Of at least one time."""
     if len(times) == 1:
         return Timing(times[0], 0.0)
     low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
@@ -180,5 +187,6 @@ def _case(record: Record) -> tuple[str, int, float | None, int]:
     return record.task, record.length, record.depth, record.index
 
 
-def _distinct(records: Sequence[Record], key: Callable[[Record], Key]) -> list[Key]:
+def distinct(records: Sequence[Some], key: Callable[[Some], Key]) -> list[Key]:
+    """The keys of `records`, each once, in their order."""
     return list(dict.fromkeys(map(key, records)))

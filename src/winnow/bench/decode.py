@@ -13,9 +13,11 @@ from transformers import DynamicCache, PreTrainedModel
 from winnow.bench.shapes import Shape
 from winnow.bench.speed import STOCK, Measurement, alternate
 from winnow.plan import Plan
+from winnow.policies.keep.base import Moment
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.forward import decode
 from winnow.runtime.scorer import admit
+from winnow.runtime.sequence import HEADROOM
 from winnow.runtime.sequence import Sequence as State
 
 CHUNK = 512
@@ -60,12 +62,15 @@ def measure_decode(
 def fill(decoder: Decoder, states: Sequence[State], stock: DynamicCache | None, length: int) -> None:
     """Give all caches the same `length` random units, every layer alike; a plan evicts as in a prefill.
 
+    Caches of fixed size are compressed once, and keep the newest, since nothing has scored them.
+
     Where the plan leaves only the tokens that it names at the start in a layer, only theirs are given to it.
     """
     shape, device = decoder.shape, decoder.device
     size = (2, shape.kv_heads, length, shape.head_dim)
     generator = torch.Generator(device).manual_seed(0)
     keys, values = torch.empty(size, dtype=decoder.dtype, device=device).normal_(generator=generator)
+    nothing = torch.zeros(length, device=device)
     for layer in range(shape.layers if stock is not None else 0):
         assert stock is not None
         stock.update(keys[None], values[None], layer)
@@ -79,6 +84,8 @@ def fill(decoder: Decoder, states: Sequence[State], stock: DynamicCache | None, 
             for positions in places[cache.length :].split(CHUNK):  # the first token's units may be there
                 cache.append(keys[:, positions], values[:, positions], positions)
                 state.plan.keep.evict(cache, shape.windows[layer])
+            if state.plan.keep.boundary(0, length) is not None:
+                state.plan.keep.compress(cache, Moment(length, length, shape.windows[layer], HEADROOM, nothing, True))
         state.position = length
 
 

@@ -1,7 +1,7 @@
 """How close a plan stays to full attention on a given text: teacher-forced divergence, agreement and likelihood."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from winnow.plan import Plan
 from winnow.runtime.forward import decode, prefill, surprisals
 from winnow.runtime.llm import LLM
 from winnow.runtime.scorer import admit
+from winnow.stats import Stats
 
 
 @dataclass(frozen=True)
@@ -61,28 +62,86 @@ def fidelity(
     in all.
     Raises InputError, CapacityError or PlanError before any work is done.
     """
-    chosen = Plan.parse(plan)
-    chosen.validate(llm.decoder.shape)
+    chosen, tokens = Plan.parse(plan), check_fidelity(llm, ids, [plan], prompt_tokens)
+    full, other = Followed(llm, Plan(), tokens, prompt_tokens), Followed(llm, chosen, tokens, prompt_tokens, progress)
+    return _measure(other, full.log_probs(), other.log_probs())
+
+
+def fidelities(
+    llm: LLM,
+    ids: Sequence[int],
+    plans: Sequence[str | Plan],
+    prompt_tokens: int,
+    *,
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> Iterator[tuple[Fidelity, Stats]]:
+    """`fidelity` of each plan, and what its run has cost (its times are left at 0), with full attention run once.
+
+    Holds full attention's log-probabilities, [len(ids) - prompt_tokens, vocab] float32, and one cache.
+    progress: called with the number of tokens just done, `len(ids)` for full attention and for every other plan.
+    Raises as `fidelity`.
+    """
+    tokens = check_fidelity(llm, ids, plans, prompt_tokens)
+    full = Followed(llm, Plan(), tokens, prompt_tokens, progress)
+    expected = list(full.log_probs())
+    for plan in map(Plan.parse, plans):
+        run = full if plan.is_full else Followed(llm, plan, tokens, prompt_tokens, progress)
+        yield _measure(run, expected, expected if plan.is_full else run.log_probs()), run.stats()
+
+
+def check_fidelity(llm: LLM, ids: Sequence[int], plans: Sequence[str | Plan], prompt_tokens: int) -> list[int]:
+    """The token ids as a list; raises InputError, CapacityError or PlanError where `fidelity` cannot take them."""
+    for plan in map(Plan.parse, plans):
+        plan.validate(llm.decoder.shape)
     tokens = _checked(llm, ids)
     if not 1 <= prompt_tokens < len(tokens):
         raise InputError(
             f"prompt_tokens={prompt_tokens} must be between 1 and {len(tokens) - 1}: the text's tokens - 1"
         )
-    chunk, decoder = llm.prefill_chunk, llm.decoder
-    prompt, new = tokens[:prompt_tokens], len(tokens) - prompt_tokens
-    admitted = [admit(decoder, llm.tokenizer, each, prompt, new, chunk) for each in (Plan(), chosen)]
-    states = [state for state, _ in admitted]
-    logits = torch.stack([prefill(decoder, state, seen, chunk) for state, seen in admitted])
-    progress(prompt_tokens)
-    totals = torch.zeros(4, dtype=torch.float64)
-    for position in range(prompt_tokens, len(tokens)):
-        totals += _compare(logits, tokens[position])
-        if position + 1 < len(tokens):
-            logits = decode(decoder, [(state, tokens[position]) for state in states])
-        progress(1)
-    count = len(tokens) - prompt_tokens
-    kl, top1, nll_full, nll_plan = (totals / count).tolist()
-    return Fidelity(str(chosen), prompt_tokens, count, kl, top1, nll_full, nll_plan)
+    for plan in map(Plan.parse, plans):
+        plan.keep.check_prompt(prompt_tokens)
+    return tokens
+
+
+class Followed:
+    """A text under a plan: the first tokens prefilled, the others fed one decode step each."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        plan: Plan,
+        tokens: list[int],
+        prompt_tokens: int,
+        progress: Callable[[int], None] = lambda tokens: None,
+    ) -> None:
+        self.llm, self.plan, self.tokens, self.prompt_tokens, self.progress = llm, plan, tokens, prompt_tokens, progress
+        prompt, new, chunk = tokens[:prompt_tokens], len(tokens) - prompt_tokens, llm.prefill_chunk
+        self._state, self._seen = admit(llm.decoder, llm.tokenizer, plan, prompt, new, chunk)
+
+    def log_probs(self) -> Iterator[Tensor]:
+        """Of the token at every place after the prompt, [vocab] float32; to be read once."""
+        decoder = self.llm.decoder
+        logits = prefill(decoder, self._state, self._seen, self.llm.prefill_chunk)
+        self.progress(self.prompt_tokens)
+        for position in range(self.prompt_tokens, len(self.tokens)):
+            yield logits.log_softmax(-1)
+            if position + 1 < len(self.tokens):
+                [logits] = decode(decoder, [(self._state, self.tokens[position])])
+            self.progress(1)
+
+    def stats(self) -> Stats:
+        """Counted costs of what has been read of `log_probs`; the bytes are those held now."""
+        self._state.measure()
+        return self._state.stats
+
+
+def _measure(run: Followed, full: Iterable[Tensor], other: Iterable[Tensor]) -> Fidelity:
+    """full, other: log-probabilities of full attention and of the plan at the same places."""
+    totals, following = torch.zeros(4, dtype=torch.float64), run.tokens[run.prompt_tokens :]
+    for expected, found, token in zip(full, other, following, strict=True):
+        totals += _compare(expected, found, token)
+    kl, top1, nll_full, nll_plan = (totals / len(following)).tolist()
+    return Fidelity(str(run.plan), run.prompt_tokens, len(following), kl, top1, nll_full, nll_plan)
 
 
 def perplexity(llm: LLM, ids: Sequence[int], *, progress: Callable[[int], None] = lambda tokens: None) -> Perplexity:
@@ -98,9 +157,8 @@ def perplexity(llm: LLM, ids: Sequence[int], *, progress: Callable[[int], None] 
     return Perplexity(len(tokens) - 1, total / (len(tokens) - 1))
 
 
-def _compare(logits: Tensor, following: int) -> Tensor:
-    """[2, vocab] logits of full attention and of the plan -> [kl, agreement, nll_full, nll_plan], float64."""
-    full, other = logits.log_softmax(-1)
+def _compare(full: Tensor, other: Tensor, following: int) -> Tensor:
+    """[vocab] log-probabilities of full attention and of the plan -> [kl, agreement, nll_full, nll_plan], float64."""
     kl = (full.exp() * (full - other)).sum()
     same = full.argmax() == other.argmax()
     return torch.stack([kl.double(), same.double(), -full[following].double(), -other[following].double()]).cpu()

@@ -13,9 +13,11 @@ from winnow.bench.sweep import Run, arms_of, finished_runs, summarise_sweep
 from winnow.bench.sweep import sweep as run_sweep
 from winnow.cli import options
 from winnow.cli.bench_decoding import decoding
+from winnow.cli.bench_fidelity import fidelity
 from winnow.cli.bench_generation import generation
 from winnow.cli.bench_inside import schedule, sparsity, usage
 from winnow.cli.bench_memory import memory
+from winnow.cli.bench_peers import peers
 from winnow.cli.bench_plot import Against, plot_depth, plot_sweep
 from winnow.cli.bench_view import Found, Length, deliver, depth_table, parse_numbers, sweep_tables
 from winnow.cli.inputs import check_outputs, load_model, make_tasks, parse_plans, refuse
@@ -30,8 +32,10 @@ app.command("prefill")(prefill_command)
 app.command("table")(table_command)
 app.command("plot")(plot_command)
 app.command("decoding")(decoding)
+app.command("fidelity")(fidelity)
 app.command("generation")(generation)
 app.command("memory")(memory)
+app.command("peers")(peers)
 app.command("usage")(usage)
 app.command("sparsity")(sparsity)
 app.command("schedule")(schedule)

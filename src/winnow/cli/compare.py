@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from winnow.bench.compare import compare as compare_tasks
-from winnow.bench.compare import compare_document, finished, summarise, with_full
-from winnow.bench.evaluate import Record, environment
+from winnow.bench.compare import compare_document, document_case, finished, summarise, with_full
+from winnow.bench.evaluate import Record, cases, environment
 from winnow.bench.fidelity import Fidelity, fidelity
 from winnow.cli import options
+from winnow.cli.compare_peers import Peers, Pythons, arms_of, check_peers, compare_with_peers, deliver_peers
 from winnow.cli.compare_view import show
 from winnow.cli.inputs import check_outputs, load_model, make_tasks, parse_plans, prompt_ids, read_prompt, refuse
 from winnow.cli.plot import plot_comparison
@@ -20,6 +21,7 @@ from winnow.cli.run import Chat
 from winnow.cli.terminal import Meter, interruptible, print_json, write_json
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
+from winnow.runtime.loading import parse_device
 
 ANSWER_TOKENS = 128
 
@@ -56,6 +58,8 @@ class Report:
 
 def compare(
     plan: options.Plans = None,
+    peer: Peers = None,
+    peer_python: Pythons = None,
     task: options.Tasks = None,
     length: options.Lengths = None,
     examples: options.Examples = None,
@@ -77,9 +81,11 @@ def compare(
     out: options.Out = None,
     plot: options.Plot = None,
 ) -> None:
-    """Answer the same questions under several plans: quality, time and memory next to full attention."""
+    """Answer the same questions under several plans: quality, time and memory next to full attention, and to peers."""
     report = Report(with_full(parse_plans(plan)))
     check_outputs(out, plot)
+    if not peer:
+        refuse("is about --peer only", {"--peer-python": peer_python})
     if file is None:
         refuse("about --file FILE only", {"--question": question, "--max-tokens": max_tokens, "--chat": chat})
     else:
@@ -87,25 +93,34 @@ def compare(
         refuse("about tasks, not about --file", {**about_tasks, "--data": data, "--haystack": haystack})
     text = None if file is None else read_prompt(None, file, question)
     tasks = make_tasks(task or options.TASKS, data, haystack) if text is None else []
+    plans, peers = arms_of(report.plans, peer or [], peer_python, prefill_chunk)
+    if peers:
+        check_peers(peers, str(parse_device(device)), threads)
     llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+    about = {**environment(llm, model), "adapter": adapter, "seed": seed}
     ids = [] if text is None else prompt_ids(llm, text, chat)
     lengths = list(dict.fromkeys(length or options.LENGTHS)) if text is None else [len(ids)]
     examples = examples or options.EXAMPLES
+    if peers:
+        made = cases(llm, tasks, lengths, examples, seed=seed, depths=(depth,))
+        mine = [document_case(ids, question or "", max_tokens or ANSWER_TOKENS)] if text is not None else list(made)
+        deliver_peers(compare_with_peers(llm, plans, peers, mine, seed), about, as_json, out, plot)
+        return
     each = len(report.plans) * (len(tasks) * examples if tasks else 1)  # answers per length
     with Meter("comparing", sum(lengths) * each) as meter, interruptible():
         if text is None:
-            made = compare_tasks(
+            answered = compare_tasks(
                 llm, report.plans, tasks, lengths, examples, seed=seed, depths=(depth,), progress=meter.advance
             )
         else:
-            made = compare_document(
+            answered = compare_document(
                 llm, report.plans, ids, question or "", max_tokens or ANSWER_TOKENS, seed=seed, progress=meter.advance
             )
-        _collect(report, made, each * len(lengths), meter)
+        _collect(report, answered, each * len(lengths), meter)
         if text is not None:
             _add_fidelity(llm, report, ids)
         report.complete = True
-    _deliver(report, {**environment(llm, model), "adapter": adapter, "seed": seed}, as_json, out, plot)
+    _deliver(report, about, as_json, out, plot)
     if not report.complete:
         print("interrupted; this is what was finished", file=sys.stderr)
         raise typer.Exit(130)

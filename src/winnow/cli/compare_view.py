@@ -1,6 +1,6 @@
 """How a comparison looks: a table per length, a line per plan on what was traded, and one example."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Group
 from rich.panel import Panel
@@ -10,6 +10,8 @@ from rich.text import Text
 from winnow.bench.compare import DOCUMENT, Row, verdict
 from winnow.bench.evaluate import Record
 from winnow.bench.fidelity import Fidelity
+from winnow.bench.peers.compare import Answer
+from winnow.bench.peers.summary import FULL, PeerRow
 from winnow.cli.terminal import console, new_table
 
 MIB = 2**20
@@ -51,6 +53,57 @@ def results_table(rows: Sequence[Row], fidelities: Sequence[Fidelity], model: st
     for row in rows:
         scores = [f"{100 * row.scores[task]:.0f}" if task in row.scores else "-" for task in tasks]
         table.add_row(row.plan, *scores, *_costs(row), *(_fidelity(by_plan.get(row.plan)) if fidelities else ()))
+    return table
+
+
+PEER_CAPTION = (
+    "times: medians; tokens/s: new tokens over the whole time; cache: held at the end; memory: the most resident "
+    "in the arm's process; same: answers equal to full's; x: of full's"
+)
+PEER_COSTS: dict[str, tuple[str, Callable[[PeerRow], str | None]]] = {
+    "TTFT\ns": ("ttft", lambda row: f"{row.ttft_s.median:.3f}"),
+    "TPOT\nms": ("tpot", lambda row: f"{1000 * row.tpot_s.median:.2f}" if row.tpot_s else None),
+    "tokens\n/s": ("tokens_per_s", lambda row: f"{row.tokens_per_s:.1f}"),
+    "cache\nMiB": ("cache", lambda row: f"{row.cache_bytes / MIB:.2f}"),
+    "memory\nMiB": ("peak", lambda row: f"{row.peak_bytes / MIB:.0f}" if row.peak_bytes else None),
+    "same\n%": ("", lambda row: None if row.same_tokens is None else f"{100 * row.same_tokens:.0f}"),
+}
+
+
+def show_peers(rows: Sequence[PeerRow], answers: Sequence[Answer], model: str, beside: Sequence[str]) -> None:
+    """Print a table per length, and a line per arm on what it costs of what the first peer does."""
+    screen = console()
+    if not rows:
+        screen.print("no example was answered")
+    for length in dict.fromkeys(row.length for row in rows):
+        group = [row for row in rows if row.length == length]
+        screen.print(peers_table(group, model))
+        for row in group:
+            if found := row.ratios.get(beside[-1]):
+                shown = ", ".join(f"{name.replace('_per_', '/')} {ratio:.2f}x" for name, ratio in found.items())
+                screen.print(f"{row.arm}, of {beside[-1]}'s: {shown}", soft_wrap=True)
+        screen.print()
+    own = [answer for answer in answers if answer.task == DOCUMENT]
+    for answer in own:
+        screen.print(_line(answer.arm, answer.text.strip()[:ANSWER_CHARACTERS] or "(nothing)"))
+
+
+def peers_table(rows: Sequence[PeerRow], model: str) -> Table:
+    """One length: a row per arm, in the order they were given."""
+    tasks = list(rows[0].scores)
+    table = new_table(f"{model}, {rows[0].length:,} prompt tokens", PEER_CAPTION)
+    table.add_column("arm", overflow="fold", min_width=PLAN_COLUMNS)
+    table.add_column("answers", justify="right")
+    for heading in [task.replace("_", "\n") + "\n%" for task in tasks] + list(PEER_COSTS):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        costs = []
+        for name, show_one in PEER_COSTS.values():
+            ratio = row.ratios.get(FULL, {}).get(name)
+            shown = show_one(row) or "-"
+            costs.append(shown if ratio is None else f"{shown}\n{ratio:.2f}x")
+        scores = [f"{100 * row.scores[task]:.0f}" if task in row.scores else "-" for task in tasks]
+        table.add_row(row.arm, str(row.examples), *scores, *costs)
     return table
 
 

@@ -18,7 +18,16 @@ from winnow.bench.support_figures import summarise_support
 from winnow.cli import options
 from winnow.cli.diagnose_plot import plot_diagnosis
 from winnow.cli.diagnose_view import diagnosis_view
-from winnow.cli.inputs import check_outputs, load_model, make_tasks, prompt_ids, read_prompt, read_text, refuse
+from winnow.cli.inputs import (
+    check_outputs,
+    load_model,
+    make_tasks,
+    parse_plan,
+    prompt_ids,
+    read_prompt,
+    read_text,
+    refuse,
+)
 from winnow.cli.run import Chat, Question
 from winnow.cli.support_plot import plot_support
 from winnow.cli.support_view import support_view
@@ -166,7 +175,7 @@ def _policy(plan: str | None, budget: int | None) -> SlowFast | None:
     if plan is None:
         return None if budget is None else SlowFast(budget=budget)
     refuse("is a part of --plan; write slowfast(budget=...)", {"--budget": budget})
-    chosen = Plan.parse(plan)
+    chosen = parse_plan(plan)
     if not isinstance(chosen.read, SlowFast) or not Plan(chosen.compute, chosen.keep, store=chosen.store).is_full:
         raise PlanError(
             f"--plan {chosen}: --support looks at full attention and asks when and what slowfast would select; give "

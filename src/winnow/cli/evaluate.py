@@ -15,6 +15,8 @@ from winnow.bench.compare import finished
 from winnow.bench.evaluate import Record, environment
 from winnow.bench.evaluate import evaluate as evaluate_tasks
 from winnow.bench.fidelity import Fidelity, Perplexity, fidelity, perplexity
+from winnow.cli import evaluate_benchmark as published
+from winnow.cli import evaluate_harness as harness
 from winnow.cli import options
 from winnow.cli.evaluate_view import accuracy_table, fidelity_table
 from winnow.cli.inputs import check_outputs, load_model, make_tasks, parse_plans, prompt_ids, read_prompt, refuse
@@ -56,6 +58,13 @@ def evaluate(
     perplexity: PerplexityFile = None,
     prompt_tokens: PromptTokens = None,
     tokens: TextTokens = None,
+    benchmark: published.Name = None,
+    lm_tasks: harness.Names = None,
+    limit: harness.Limit = None,
+    num_fewshot: harness.NumFewshot = None,
+    include_path: harness.IncludePath = None,
+    metadata: harness.Metadata = None,
+    apply_chat_template: harness.ChatTemplate = None,
     data: options.Data = None,
     haystack: options.Haystack = None,
     model: options.Model = "needle",
@@ -69,10 +78,27 @@ def evaluate(
     out: options.Out = None,
     plot: options.Plot = None,
 ) -> None:
-    """Score plans on tasks, with a 95 % interval and by depth; or measure fidelity or perplexity on a text."""
+    """Score plans on tasks, by depth, on lm_eval's tasks or on a benchmark; or measure fidelity or perplexity."""
     plans = parse_plans(plan)
     check_outputs(out, plot)
-    if (file := fidelity or perplexity) is None:
+    asked = harness.read_options(lm_tasks, limit, num_fewshot, include_path, metadata, apply_chat_template)
+    if asked is not None:
+        others: dict[str, object] = {"--task": task, "--length": length, "--examples": examples, "--depth": depth}
+        others |= {"--fidelity": fidelity, "--perplexity": perplexity, "--prompt-tokens": prompt_tokens}
+        others |= {"--tokens": tokens, "--data": data, "--haystack": haystack, "--plot": plot}
+        others["--benchmark"] = benchmark
+        refuse("not with --tasks, which asks what lm_eval asks", others)
+        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+        outcome = Outcome(*harness.run_harness(llm, plans or [llm.plan], asked, seed))
+    elif benchmark is not None:
+        unasked: dict[str, object] = {"--fidelity": fidelity, "--perplexity": perplexity, "--depth": depth}
+        unasked |= {"--prompt-tokens": prompt_tokens, "--tokens": tokens, "--haystack": haystack, "--plot": plot}
+        refuse("not with --benchmark, which asks what its files ask", unasked)
+        questions = published.read_benchmark(benchmark, data, task or (), length or (), examples)
+        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+        limit_tokens = next(iter(length or ()), None)
+        outcome = Outcome(*published.run_benchmark(llm, plans or [llm.plan], questions, limit_tokens))
+    elif (file := fidelity or perplexity) is None:
         refuse("about --fidelity and --perplexity only", {"--prompt-tokens": prompt_tokens, "--tokens": tokens})
         tasks = make_tasks(task or options.TASKS, data, haystack)
         llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)

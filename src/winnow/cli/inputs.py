@@ -71,7 +71,19 @@ def load_model(
 
 def parse_plans(texts: Sequence[str] | None, default: Sequence[str] = ()) -> list[Plan]:
     """The plans, each once."""
-    return list(dict.fromkeys(map(Plan.parse, texts or default)))
+    return list(dict.fromkeys(map(parse_plan, texts or default)))
+
+
+def parse_plan(text: str) -> Plan:
+    """A plan as text, or @FILE: one in a file, whose lines that begin with # are comments."""
+    return Plan.parse(_plan_in(Path(text[1:])) if text.startswith("@") else text)
+
+
+def _plan_in(path: Path) -> str:
+    lines = [line for line in map(str.strip, read_text(path).splitlines()) if line and not line.startswith("#")]
+    if not lines:
+        raise InputError(f"{path} holds no plan; write one there, such as 'streaming(sink=4, recent=1024)'")
+    return " ".join(lines)  # a plan may go over several lines
 
 
 def make_tasks(names: Sequence[str], data: Path | None, haystack: Path | None) -> list[Task]:
@@ -101,13 +113,13 @@ def check_outputs(out: Path | None, plot: Path | None) -> None:
 
 def _task(name: str, data: Path | None, haystack: Path | None) -> Task:
     takes = _parameters(name)
+    parameters = {"haystack": haystack} if "haystack" in takes and haystack is not None else {}
     if "data" not in takes:
-        parameters = {"haystack": haystack} if "haystack" in takes and haystack is not None else {}
         return task(name, **parameters)
     if data is None:
         raise InputError(f"task {name} reads real data; give the directory that holds it with --data DIR")
     own = data / name
-    return task(name, data=own if own.is_dir() else data)
+    return task(name, data=own if own.is_dir() else data, **parameters)
 
 
 def _parameters(name: str) -> Collection[str]:

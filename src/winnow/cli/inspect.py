@@ -13,7 +13,7 @@ from rich.table import Table
 
 from winnow.bench.evaluate import environment
 from winnow.cli import options
-from winnow.cli.inputs import check_outputs, load_model, prompt_ids, read_prompt
+from winnow.cli.inputs import check_outputs, load_model, parse_plan, prompt_ids, read_prompt
 from winnow.cli.inspect_plot import plot_retained
 from winnow.cli.run import Chat, PromptFile, PromptText, Question
 from winnow.cli.terminal import Meter, console, interruptible, new_table, print_json
@@ -21,7 +21,6 @@ from winnow.errors import InputError, MissingExtraError
 from winnow.inspector.page import render
 from winnow.inspector.recorder import Recorder
 from winnow.inspector.trace import Step, Trace
-from winnow.plan import Plan
 
 SHOWN = 40  # steps in the table; of more, the first and the last ones
 ENDING = 5
@@ -55,7 +54,7 @@ def inspect(
 
     And, where the plan evicts units, which of them each KV head kept.
     """
-    chosen = Plan.parse(plan)
+    chosen = parse_plan(plan)
     _check_paths(out, trace, retained)
     if retained is not None and chosen.keep.identity:
         raise InputError(

@@ -18,6 +18,7 @@ from winnow.cli.inspect import inspect
 from winnow.cli.plans import plans
 from winnow.cli.run import run
 from winnow.cli.train import app as train
+from winnow.cli.tune import tune
 from winnow.errors import WinnowError
 
 INTERRUPTED = 130  # 128 + SIGINT
@@ -31,6 +32,7 @@ app.command("eval")(evaluate)
 app.command()(diagnose)
 app.command()(inspect)
 app.command()(plans)
+app.command()(tune)
 app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")
 

@@ -1,12 +1,13 @@
 """Pictures of results, drawn with matplotlib (the extra `bench`)."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from winnow.bench.accuracy import Accuracy
 from winnow.bench.compare import Row
+from winnow.bench.peers.summary import PeerRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,20 +22,45 @@ PANELS: dict[str, Callable[[Row], float | None]] = {
 MARKERS = "os^vDP*X"  # curves often lie on each other
 
 
+PEER_PANELS: dict[str, Callable[[PeerRow], float | None]] = {
+    "score, %": lambda row: None if row.score is None else 100 * row.score,
+    "TTFT, s": lambda row: row.ttft_s.median,
+    "TPOT, ms": lambda row: None if row.tpot_s is None else 1000 * row.tpot_s.median,
+    "tokens/s": lambda row: row.tokens_per_s,
+    "cache, MiB": lambda row: row.cache_bytes / MIB,
+    "memory, MiB": lambda row: None if row.peak_bytes is None else row.peak_bytes / MIB,
+}
+Drawn = TypeVar("Drawn", Row, PeerRow)
+
+
 def plot_comparison(path: Path, rows: Sequence[Row]) -> None:
     """A row of panels per length, a bar per plan: score (of tasks), TTFT, TPOT and peak cache."""
+    _bars(path, rows, PANELS, lambda row: row.plan)
+
+
+def plot_peers(path: Path, rows: Sequence[PeerRow]) -> None:
+    """The same for plans and peers, with tokens/s and the memory of each arm's process."""
+    _bars(path, rows, PEER_PANELS, lambda row: row.arm)
+
+
+def _bars(
+    path: Path,
+    rows: Sequence[Drawn],
+    panels: Mapping[str, Callable[[Drawn], float | None]],
+    label: Callable[[Drawn], str],
+) -> None:
     from matplotlib.figure import Figure
 
     lengths = list(dict.fromkeys(row.length for row in rows))
-    names = [name for name, value in PANELS.items() if any(value(row) is not None for row in rows)]
-    height = 1.2 + 0.45 * len({row.plan for row in rows})
+    names = [name for name, value in panels.items() if any(value(row) is not None for row in rows)]
+    height = 1.2 + 0.45 * len({label(row) for row in rows})
     figure = Figure(figsize=(3.5 * len(names), height * len(lengths)), layout="constrained")
     axes = figure.subplots(len(lengths), len(names), squeeze=False, sharey=True)
     for line, length in zip(axes, lengths, strict=True):
         group = [row for row in rows if row.length == length]
         for axis, name in zip(line, names, strict=True):
-            values = [PANELS[name](row) or 0.0 for row in group]
-            axis.bar_label(axis.barh([row.plan for row in group], values), fmt="%.3g", padding=3)
+            values = [panels[name](row) or 0.0 for row in group]
+            axis.bar_label(axis.barh([label(row) for row in group], values), fmt="%.3g", padding=3)
             axis.set_xlim(0, 1.3 * max(values) or 1)
             axis.set_xlabel(name)
         line[0].set_title(f"{length:,} prompt tokens", loc="left")

@@ -9,9 +9,8 @@ from rich.table import Table
 
 from winnow.bench.evaluate import environment
 from winnow.cli import options
-from winnow.cli.inputs import load_model, prompt_ids, read_prompt
+from winnow.cli.inputs import load_model, parse_plan, prompt_ids, read_prompt
 from winnow.cli.terminal import Meter, console, interruptible, new_table, print_json
-from winnow.plan import Plan
 from winnow.runtime.generate import Completion
 from winnow.runtime.sampling import SamplingParams
 from winnow.stats import Stats
@@ -61,7 +60,7 @@ def run(
         seed=seed,
         ignore_eos=ignore_eos,
     )
-    wanted = None if plan is None else Plan.parse(plan)
+    wanted = None if plan is None else parse_plan(plan)
     llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
     chosen = wanted or llm.plan
     ids = prompt_ids(llm, text, chat)

@@ -19,7 +19,7 @@ from winnow.errors import ModelError
 from winnow.kernels.launch import compile_kernels
 from winnow.kernels.linear import fast_linears
 from winnow.policies.base import ModelShape
-from winnow.runtime.adapters import dtype_hint
+from winnow.runtime.adapters import base_name, dtype_hint
 from winnow.runtime.families import family_of
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
 from winnow.runtime.rotary import Rotary
@@ -85,8 +85,9 @@ class Decoder:
             found = source or self.default_heads or bundled_for(self.model)
             if found is None:
                 raise ModelError(
-                    f"{self.config.name_or_path or type(self.model).__name__} has no retaining heads; train some with "
-                    f"winnow train locret and name their directory: locret(heads='DIR'){dtype_hint(self.model)}"
+                    f"there are no retaining heads for {base_name(self.model)} with these weights, adapters included; "
+                    f"train some with winnow train locret and name their directory: locret(heads='DIR')"
+                    f"{dtype_hint(self.model)}"
                 )
             known[source] = load_heads(found, self.model)
         heads: RetainingHeads = known[source]

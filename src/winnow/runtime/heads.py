@@ -24,7 +24,7 @@ from winnow.runtime.adapters import base_name, dtype_hint, fingerprint
 from winnow.runtime.loading import asset
 
 WEIGHTS, CONFIG = "retaining_heads.safetensors", "config.json"
-BUNDLED = ("needle-heads",)
+BUNDLED = ("needle-heads", "needle-speed-2-heads")
 INIT = 0.02  # the standard deviation of new weights: transformers' initializer_range, as in the authors' code
 
 
@@ -177,9 +177,9 @@ def load_heads(source: "str | Path | RetainingHeads", model: PreTrainedModel) ->
     """Heads for a model, beside it. Raises ModelError where they were trained on another one."""
     heads = source if isinstance(source, RetainingHeads) else RetainingHeads.load(find_heads(source))
     if heads.config.fingerprint != fingerprint(model):
-        name = model.config.name_or_path or type(model).__name__
         raise ModelError(
-            f"the retaining heads were trained on {heads.config.base}, and this model, {name}, has other weights; "
-            f"use the heads trained on it, or train some with: winnow train locret{dtype_hint(model)}"
+            f"the retaining heads were trained on {heads.config.base}, and this model, {base_name(model)}, has other "
+            "weights, perhaps an adapter's; use the heads trained on it, or train some with: winnow train locret"
+            f"{dtype_hint(model)}"
         )
     return heads.beside(model)

@@ -27,7 +27,8 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     norms = None if cache.norms is None else cache.norms[:, slots]
     past, length = span.past, span.stop - span.start
     seen = part.seen[positions] if part.seen is not None else None
-    if seen is not None and span.window is not None:  # rows ascend, so the first one sees farthest back
+    revives = part.sequence.plan.compute.revives  # then units stay that have left the window
+    if seen is not None and span.window is not None and revives:  # rows ascend, so the first one sees farthest back
         seen = seen & (positions > part.positions[0] - span.window)
     gathered = seen is not None and not bool(seen.all())
     padding = None

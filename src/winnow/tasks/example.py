@@ -20,6 +20,7 @@ class Example:
     answers: tuple[str, ...]  # every string the output must hold
     depths: tuple[float, ...]  # where the needle of each answer stands, 0 (start of the context) .. 1 (end)
     max_tokens: int  # enough new tokens for `reply` and the end of the turn
+    references: tuple[str, ...] = ()  # right answers of tasks that accept any of several, or score by closeness
 
     @property
     def prompt(self) -> str:
@@ -53,17 +54,22 @@ class Task(Protocol):
         ...
 
     def score(self, example: Example, text: str) -> float:
-        """Share of `example.answers` found exactly in `text`, 0 .. 1."""
+        """How good an answer `text` is, 0 .. 1: most tasks take the share of `example.answers` found exactly in it."""
         ...
 
 
 def render(example: Example, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Token ids of the whole prompt: the chat template up to the assistant header, or the plain text without one."""
+    return render_text(example.prompt, tokenizer)
+
+
+def render_text(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Like `render`, of a user message."""
     if tokenizer.chat_template:
-        message = [{"role": "user", "content": example.prompt}]
-        text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-        return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    return tokenizer(example.prompt, verbose=False)["input_ids"]
+        message = [{"role": "user", "content": text}]
+        whole = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+        return tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
+    return tokenizer(text, verbose=False)["input_ids"]
 
 
 def found(answer: str, text: str) -> bool:
@@ -76,7 +82,7 @@ def found(answer: str, text: str) -> bool:
 
 
 def share_found(example: Example, text: str) -> float:
-    """Share of the answers found in `text`; the score of every task here."""
+    """Share of the answers found in `text`; the score of every generated task."""
     return sum(found(answer, text) for answer in example.answers) / len(example.answers)
 
 

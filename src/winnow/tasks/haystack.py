@@ -101,13 +101,13 @@ def existing_directory(directory: str | Path) -> Path:
 
 
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line number (from 1) and JSON object of each line of a gzip-compressed JSON Lines file.
+    """Line number (from 1) and JSON object of each line of a JSON Lines file, gzip-compressed if its name ends in .gz.
 
     Raises:
         InputError: the file cannot be read, or a line is not a JSON object; names the line.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 record = json.loads(line)
                 if not isinstance(record, dict):
@@ -116,7 +116,7 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {number}: not JSON ({error.msg})") from error
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as gzip-compressed JSON Lines: {error}") from error
+        raise InputError(f"{path} cannot be read as {_kind(path)}: {error}") from error
 
 
 def field(record: dict[str, Any], name: str, path: Path, line: int) -> Any:
@@ -124,6 +124,10 @@ def field(record: dict[str, Any], name: str, path: Path, line: int) -> Any:
     if name not in record:
         raise InputError(f"{path}, line {line}: no field {name!r}; the record has {', '.join(sorted(record))}")
     return record[name]
+
+
+def _kind(path: Path) -> str:
+    return "gzip-compressed JSON Lines" if path.suffix == ".gz" else "JSON Lines"
 
 
 def _token_counts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -6,14 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 from winnow.errors import InputError
+from winnow.tasks.babi import Babi
+from winnow.tasks.banking77 import Banking77
+from winnow.tasks.covid_qa import CovidQA
 from winnow.tasks.example import Task
+from winnow.tasks.gsm8k import Gsm8k
+from winnow.tasks.hotpotqa import HotpotQA
 from winnow.tasks.kv import KeyValue
 from winnow.tasks.kv_list import KeyValueList
 from winnow.tasks.kv_retrieval import KvRetrieval
 from winnow.tasks.line_retrieval import LineRetrieval
 from winnow.tasks.multi_needle import MultiNeedle
+from winnow.tasks.nq_multidoc import NqMultidoc
 from winnow.tasks.number import Number
 from winnow.tasks.passkey import Passkey
+from winnow.tasks.qmsum import QMSum
+from winnow.tasks.squality import Squality
 from winnow.tasks.variables import Variables
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -25,6 +33,14 @@ TASKS: dict[str, Callable[..., Task]] = {
     "variables": Variables,
     "kv_retrieval": KvRetrieval,
     "line_retrieval": LineRetrieval,
+    "nq_multidoc": NqMultidoc,
+    "hotpotqa": HotpotQA,
+    "babi": Babi,
+    "covid_qa": CovidQA,
+    "squality": Squality,
+    "qmsum": QMSum,
+    "banking77": Banking77,
+    "gsm8k": Gsm8k,
 }
 
 

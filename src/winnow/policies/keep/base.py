@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 UnitScorer = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
+Needs = Literal["units", "projections", "attention", "outputs"]
+
+
 @dataclass(frozen=True)
 class Moment:
     """When a layer's cache is compressed.
@@ -40,7 +43,7 @@ class KeepPolicy(Policy):
     verb = "keep"
     # What it needs of a prompt token in a layer, besides its unit: the row's projections there, its attention before
     # the next eviction, or that it reaches the end of the last layer. Where tokens stop, layers above may lack these.
-    needs: ClassVar[Literal["units", "projections", "attention", "outputs"]] = "units"
+    needs: ClassVar[Needs] = "units"
     # Whether it can act where tokens wait at a layer for the end of the prompt, and may come back later.
     takes_waits: ClassVar[bool] = False
     # Whether all layers and KV heads keep the same tokens, but for sliding windows.

@@ -3,7 +3,7 @@
 The policies that do so differ in how they score units, and in which they keep whatever their score.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from winnow.cache.layer import LayerCache
 from winnow.errors import InputError
 from winnow.policies.base import Span
-from winnow.policies.keep.base import KeepPolicy, Moment, cache_spans, evict_outside, window_bound
+from winnow.policies.keep.base import KeepPolicy, Moment, Needs, cache_spans, evict_outside, window_bound
 
 SAME = 1e-5  # relative difference of scores that says nothing: rounding depends on which rows are computed together
 LOCAL = 100  # the paper's tail of a prompt, Locret, table 6
@@ -34,7 +34,7 @@ class Budgeted(KeepPolicy):
     larger than the budget keep that window instead, with units at their places in the text: only distances count there.
     """
 
-    needs = "attention"
+    needs: ClassVar[Needs] = "attention"
     same_in_layers = False
 
     budget: int

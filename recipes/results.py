@@ -1,0 +1,168 @@
+"""Make everything under docs/results again, in order: `python -m recipes.results --data DIR --corpus DIR`.
+
+What is finished is noted in --work and not made again, so the same command goes on after a stop; recipes go on inside
+a run as well. Commands write pictures and JSON into docs/results. Of the pages, those of `frontier` and `fidelity` get
+their tables; into the others a person copies what the commands print, and `BY_HAND` names the files that no single
+command makes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What makes some files of docs/results. minutes: a rough guess for two CPU cores that do nothing else.
+
+    commands: with {data}, {corpus} and {work} for directories. quoted: instead, pages under docs and an output; the one
+    command of the page that writes this output is run, so the page and this table cannot differ.
+    """
+
+    name: str
+    minutes: int
+    commands: tuple[str, ...] = ()
+    quoted: tuple[str, str] | None = None
+
+    def lines(self) -> tuple[str, ...]:
+        """The commands, with their placeholders."""
+        return self.commands if self.quoted is None else (quote(*self.quoted),)
+
+
+def quote(page: str, output: str) -> str:
+    """The command in a page under docs that writes docs/results/`output`."""
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    commands = [
+        line for line in lines if line.startswith(("winnow ", "python -m ")) and f"--out docs/results/{output}" in line
+    ]
+    if len(commands) != 1:
+        raise ValueError(f"docs/{page} has {len(commands)} commands that write {output}; it must have one")
+    return commands[0]
+
+
+def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
+    eval_directory = "recipes/{0}/run/eval" if name != "slowfast" else "{{work}}/slowfast"
+    report = f"python -m recipes.{name}.report {eval_directory.format(name)} --json docs/results/{output}.json"
+    return (measure, f"{report} --markdown {{work}}/{name}.md --plot docs/results/{output}.png")
+
+
+RESULTS_IN_ORDER = (
+    Result("frontier", 20, (
+        "python -m recipes.frontier --out {work}/frontier",
+        "python -m recipes.frontier.report {work}/frontier --json docs/results/frontier.json "
+        "--page docs/results/frontier.md --plot docs/results/frontier.png",
+    )),
+    Result("fidelity", 10, (
+        "winnow bench fidelity --data {data} --length 4096 --fed 128 --threads 2 --out docs/results/fidelity.json "
+        "--plot docs/results/fidelity.png",
+        "python -m recipes.frontier.fidelity docs/results/fidelity.json --page docs/results/fidelity.md",
+    )),
+    Result("cpu-prefill", 6, quoted=("results/cpu-prefill.md", "cpu-prefill.json")),
+    Result("cpu-decode", 10, quoted=("results/cpu-decode.md", "cpu-decode.json")),
+    Result("cpu-decode-streaming", 5, quoted=("results/cpu-decode-streaming.md", "cpu-decode-streaming.json")),
+    Result("lazyllm-table1", 15, quoted=("results/lazyllm.md", "lazyllm-table1.json")),
+    Result("lazyllm-sweep", 10, quoted=("results/lazyllm.md", "lazyllm-sweep.json")),
+    Result("lazyllm-depth", 10, quoted=("results/lazyllm.md", "lazyllm-depth.json")),
+    Result("lazyllm-usage", 2, quoted=("results/lazyllm.md", "lazyllm-usage.json")),
+    Result("lazyllm-sparsity", 3, quoted=("results/lazyllm.md", "lazyllm-sparsity.json")),
+    Result("lazyllm-generation", 10, quoted=("results/lazyllm.md", "lazyllm-generation.json")),
+    Result("speed-generation", 15, quoted=("results/speed.md", "speed-generation.json")),
+    Result("speed-decode", 15, quoted=("results/speed.md", "speed-decode.json")),
+    Result("speed-diagnose", 5, quoted=("diagnose.md", "speed-diagnose.json")),
+    Result("support", 10, quoted=("diagnose.md", "support.json")),
+    Result("locret-memory", 15, quoted=("results/locret.md", "locret-memory.json")),
+    Result("locret-oracle", 20, (
+        "python -m recipes.locret.oracle --examples 10 --json docs/results/locret-oracle.json",
+    )),
+    Result("slowfast", 300, _recipe(
+        "slowfast", "python -m recipes.slowfast --out {work}/slowfast --examples 10", "slowfast"
+    )),
+    Result("speed-sweep", 300, _recipe(
+        "speed", "python -m recipes.speed --corpus {corpus} --out recipes/speed/run", "speed-sweep"
+    )),
+    Result("locret", 300, _recipe(
+        "locret", "python -m recipes.locret --corpus {corpus} --out recipes/locret/run", "locret"
+    )),
+)  # fmt: skip
+BY_HAND = {
+    "needle.json, needle.md": "several runs of `winnow eval`, named in needle.md",
+    "streaming-depth.png": "the last command of needle.md",
+    "cpu.png": "`winnow bench plot` over cpu-decode.json and cpu-prefill.json",
+    "lazyllm-accuracy.json": "`winnow eval`, named in lazyllm.md",
+    "lazyllm-flops.png": "the command of lazyllm-sweep with `--against flops`",
+    "lazyllm-trace.png, lazyllm-trace.txt": "a picture of the page that `winnow inspect` makes of that text",
+    "speed-accuracy.json, speed-ablations.json, speed-training.json": "several runs, named in speed.md",
+    "slowfast-decoding.json": "three runs, named in slowfast.md",
+    "locret-retained.png": "`winnow inspect --retained`, described in locret.md",
+}
+
+
+def main() -> None:
+    """Parse the flags, run what is not finished; a command that fails ends the run with its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m recipes.results", description=__doc__)
+    parser.add_argument("--data", type=Path, help="directory of real texts and tasks")
+    parser.add_argument("--corpus", type=Path, help="directory of books.txt.xz, to train on")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "build" / "results", help="measurements; default build/results"
+    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="default all")
+    parser.add_argument("--list", action="store_true", help="print names, minutes and commands, and end")
+    flags = parser.parse_args()
+    known = {result.name: result for result in RESULTS_IN_ORDER}
+    if unknown := set(flags.only or ()) - set(known):
+        parser.error(f"no result is called {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    chosen = [result for name, result in known.items() if not flags.only or name in flags.only]
+    if flags.list:
+        print(listing(chosen))
+        return
+    given = {"data": flags.data, "corpus": flags.corpus, "work": flags.work}
+    for name, value in given.items():
+        if value is None and (who := [each.name for each in chosen if any(f"{{{name}}}" in c for c in each.lines())]):
+            parser.error(f"--{name} is not given; {', '.join(who)} need it: give it, or name others with --only")
+    flags.work.mkdir(parents=True, exist_ok=True)
+    for result in chosen:
+        if code := make(result, given, flags.work / "done.json"):
+            sys.exit(code)
+
+
+def make(result: Result, given: dict[str, Path | None], record: Path) -> int:
+    """Run the commands of a result that `record` does not hold; returns the first exit code that is not 0."""
+    done = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    commands = [line.format(**given) for line in result.lines()]
+    if done.get(result.name) == commands:
+        print(f"{result.name}: there already; remove it from {record} to make it again", flush=True)
+        return 0
+    for command in commands:
+        print(f"{result.name}: {command}", flush=True)
+        program, *arguments = shlex.split(command)
+        module = ["-m", "winnow"] if program == "winnow" else []
+        if code := subprocess.run([sys.executable, *module, *arguments], cwd=ROOT, check=False).returncode:
+            return code
+    record.write_text(json.dumps({**done, result.name: commands}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def listing(results: list[Result]) -> str:
+    """Names, minutes and commands, then what is not made by one command."""
+    lines = []
+    for result in results:
+        lines += [f"{result.name}: about {result.minutes} min", *(f"    {command}" for command in result.lines())]
+    lines += [
+        f"in all about {sum(result.minutes for result in results) / 60:.1f} hours",
+        "",
+        "not made by one command:",
+    ]
+    return "\n".join([*lines, *(f"  {files}: {how}" for files, how in BY_HAND.items())])
+
+
+if __name__ == "__main__":
+    main()

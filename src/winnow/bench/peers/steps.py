@@ -1,0 +1,120 @@
+"""One decode step after many cached tokens: plans and peers, the same weights and the same units.
+
+Caches are filled with random units instead of prefilling, as in `winnow.bench.decode`. One process at a time: each is
+started, filled, timed and ended before the next, so that memory holds one arm's cache only.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from winnow.bench.decode import CHUNK
+from winnow.bench.peers.base import Arm
+from winnow.bench.peers.compare import Workers
+from winnow.bench.peers.registry import plan_arms
+from winnow.bench.peers.weights import weights_of
+from winnow.bench.shapes import Shape, random_model
+from winnow.plan import Plan
+from winnow.runtime.decoder import Decoder
+from winnow.runtime.scorer import ModelScorer
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The steps of one arm in one process. seconds: of each; logits: after the first step, [vocab]."""
+
+    arm: str
+    seconds: tuple[float, ...]
+    cache_bytes: int
+    kept_units: int | None
+    logits: np.ndarray
+
+
+def measure_steps(
+    shape: Shape,
+    plans: Sequence[Plan],
+    peers: Sequence[Arm],
+    length: int,
+    *,
+    dtype: torch.dtype,
+    threads: int,
+    repeats: int,
+    warmup: int,
+    turns: int,
+    progress: Callable[[], None] = lambda: None,
+) -> Iterator[Turn]:
+    """All arms, `turns` times over, each time `repeats` steps after `warmup` ones; progress: called after each arm.
+
+    On the CPU. Raises, before any work: InputError, MissingExtraError or CapacityError where a peer cannot run,
+    PlanError where a plan cannot.
+    """
+    with Workers(peers, threads=threads, device="cpu"):
+        pass
+    arms = [*plan_arms(plans, CHUNK), *peers]
+    model = random_model(shape, dtype, torch.device("cpu"))
+    _check(model, plans)
+    with weights_of(model, None, arms) as weights, _units(shape, length, dtype) as units:
+        del model
+        for _ in range(turns):
+            for arm in arms:
+                with Workers([arm], threads=threads, device="cpu") as workers:
+                    workers.load(weights, length + warmup + repeats + 2)
+                    told = workers.steps(arm.label, length=length, units=units, warmup=warmup, repeats=repeats)
+                logits = np.array(told["logits"], np.float32)
+                yield Turn(arm.label, tuple(told["seconds"]), told["cache_bytes"], told["kept_units"], logits)
+                progress()
+
+
+def _check(model: PreTrainedModel, plans: Sequence[Plan]) -> None:
+    decoder = Decoder(model)
+    scorer = ModelScorer(decoder, None, CHUNK)
+    for plan in plans:
+        plan.validate(decoder.shape)
+        plan.compute.prepare(scorer)
+        plan.read.prepare(scorer)
+
+
+@contextmanager
+def _units(shape: Shape, length: int, dtype: torch.dtype) -> Iterator[str]:
+    """A file of the units that `winnow.bench.decode.fill` draws, [2, kv_heads, length, head_dim] float32."""
+    size = (2, shape.kv_heads, length, shape.head_dim)
+    units = torch.empty(size, dtype=dtype).normal_(generator=torch.Generator().manual_seed(0))
+    with tempfile.TemporaryDirectory(prefix="winnow-peers-") as name:
+        path = Path(name) / "units.npy"
+        np.save(path, units.float().numpy())
+        yield str(path)
+
+
+def summarise_steps(found: Sequence[Turn], beside: Sequence[str]) -> list[dict[str, Any]]:
+    """A record per arm: median and half the range between the quartiles of all its steps, and ratios to `beside`.
+
+    off: the largest difference of its first logits from those of the first arm of `beside`.
+    """
+    by_arm = {arm: [turn for turn in found if turn.arm == arm] for arm in dict.fromkeys(turn.arm for turn in found)}
+    seconds = {arm: [each for turn in turns for each in turn.seconds] for arm, turns in by_arm.items()}
+    medians = {arm: statistics.median(each) for arm, each in seconds.items()}
+    records = []
+    for arm, turns in by_arm.items():
+        low, _, high = statistics.quantiles(seconds[arm], n=4, method="inclusive")
+        first = by_arm.get(beside[0])
+        records.append(
+            {
+                "arm": arm,
+                "median_s": medians[arm],
+                "spread_s": (high - low) / 2,
+                "seconds": seconds[arm],
+                "cache_bytes": turns[0].cache_bytes,
+                "kept_units": turns[0].kept_units,
+                "ratios": {other: medians[arm] / medians[other] for other in beside if other in medians},
+                "off": float(abs(turns[0].logits - first[0].logits).max()) if first else None,
+            }
+        )
+    return records

@@ -1,0 +1,50 @@
+"""kvpress: stock transformers whose prompt a press compresses; run as a script, by a Python that has kvpress."""
+
+import contextlib
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from hf_worker import Transformers  # type: ignore[import-not-found]
+from wire import Missing, Refused, serve  # type: ignore[import-not-found]
+
+
+class Pressed(Transformers):
+    """The whole prompt is compressed, once, after its forward; what is decoded stays."""
+
+    def check(
+        self, threads: int, device: str, press: str, values: list[Any], parameters: dict[str, Any]
+    ) -> dict[str, str]:
+        try:
+            import kvpress
+        except ImportError as error:
+            raise Missing(
+                f"{error}; kvpress needs an environment of its own: python -m venv DIR, DIR/bin/pip install kvpress, "
+                "then --peer-python kvpress=DIR/bin/python"
+            ) from error
+        about = super().check(threads, device, cache="dynamic", parameters={})
+        known = sorted(name for name in dir(kvpress) if name.endswith("Press") and name != "BasePress")
+        if press not in known:
+            raise Refused(f"there is no press {press!r} in it; it has {', '.join(known)}")
+        if "Decoding" in press:
+            raise Refused(f"{press} compresses while decoding; only presses that compress the prompt are compared")
+        try:
+            self.press = getattr(kvpress, press)(*values, **parameters)
+        except (TypeError, ValueError, AssertionError) as error:
+            raise Refused(f"{press} does not take these parameters: {error or type(error).__name__}") from error
+        return {"kvpress": version("kvpress"), **about}
+
+    def prefilling(self) -> contextlib.AbstractContextManager[Any]:
+        return self.press(self.model)
+
+    def fill(self, length: int, units: np.ndarray, steps: int) -> None:
+        """As many units as the press would keep; the first ones, since all are random."""
+        ratio = getattr(self.press, "compression_ratio", None)
+        if not isinstance(ratio, (int, float)):
+            raise Refused("how many units this press keeps is not a ratio of the prompt, so its cache cannot be filled")
+        super().fill(length, units[:, :, : max(1, int(length * (1 - ratio)))], steps)
+        self.position = length
+
+
+if __name__ == "__main__":
+    serve(Pressed())

@@ -1,0 +1,107 @@
+"""llama.cpp through llama-cpp-python; run as a script, by a Python that has it."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llama_state import filled_state, read_layout  # type: ignore[import-not-found]
+from wire import Missing, Refused, serve  # type: ignore[import-not-found]
+
+BATCH = 512  # tokens of a prompt computed at a time
+CELLS = 256  # the size of a context is a multiple of this
+
+
+class LlamaCpp:
+    """One context with one sequence; units are held in float16, whatever the weights are in."""
+
+    def check(self, threads: int, device: str, flash: bool) -> dict[str, str]:
+        try:
+            import llama_cpp
+        except ImportError as error:
+            raise Missing(
+                f"{error}; pip install llama-cpp-python, or give a Python that has it: --peer-python llama.cpp=PATH"
+            ) from error
+        if device != "cpu":
+            raise Refused(f"it is compared on the CPU only, not on {device}; use --device cpu")
+        self.lib, self.threads, self.flash = llama_cpp, threads, flash
+        self._quiet = llama_cpp.llama_log_callback(self._log)
+        self.said: list[str] = []
+        llama_cpp.llama_log_set(self._quiet, None)
+        return {"llama-cpp-python": llama_cpp.__version__}
+
+    def load(self, model: str, dtype: str, context: int) -> None:
+        lib = self.lib
+        self.model = lib.llama_model_load_from_file(model.encode(), lib.llama_model_default_params())
+        if not self.model:
+            raise Refused(f"llama.cpp cannot load {Path(model).name}: {self._last_words()}")
+        params = lib.llama_context_default_params()
+        params.n_ctx = -(-context // CELLS) * CELLS
+        params.n_batch = params.n_ubatch = BATCH
+        params.n_threads = params.n_threads_batch = self.threads
+        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if self.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.type_k = params.type_v = lib.GGML_TYPE_F16
+        self.context = lib.llama_init_from_model(self.model, params)
+        if not self.context:
+            raise Refused(f"llama.cpp cannot make a context of {params.n_ctx} tokens: {self._last_words()}")
+        name = ctypes.create_string_buffer(64)
+        lib.llama_model_meta_val_str(self.model, b"general.architecture", name, len(name))
+        self.neighbours = name.value == b"llama"  # this family rotates neighbours, others the halves of a head
+        self.vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
+
+    def start(self, ids: list[int], max_tokens: int) -> np.ndarray:
+        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), False)
+        for begin in range(0, len(ids), BATCH):
+            self._decode(ids[begin : begin + BATCH])
+        return self._logits()
+
+    def step(self, token: int) -> np.ndarray:
+        self._decode([token])
+        return self._logits()
+
+    def fill(self, length: int, units: np.ndarray, steps: int) -> None:
+        """The state of one token tells how states are written; one with `length` cells is read in its place."""
+        self.start([1], 0)
+        layout = read_layout(self.state())
+        heads, head_dim = units.shape[1], units.shape[3]
+        keys, values = units
+        if self.neighbours:
+            keys = keys.reshape(heads, length, 2, head_dim // 2).swapaxes(2, 3).reshape(keys.shape)
+        rows = [each.swapaxes(0, 1).reshape(length, heads * head_dim).astype(np.float16) for each in (keys, values)]
+        self.restore(filled_state(layout, [np.stack(rows)] * layout.layers))
+
+    def held(self) -> tuple[int, int | None]:
+        return self.lib.llama_state_seq_get_size(self.context, 0), None
+
+    def state(self) -> bytes:
+        """The sequence as llama.cpp writes it."""
+        buffer = (ctypes.c_uint8 * self.lib.llama_state_seq_get_size(self.context, 0))()
+        self.lib.llama_state_seq_get_data(self.context, buffer, len(buffer), 0)
+        return bytes(buffer)
+
+    def restore(self, state: np.ndarray) -> None:
+        """Put the sequence of `state`, bytes, in place of what is there."""
+        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), False)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if self.lib.llama_state_seq_set_data(self.context, pointer, len(state), 0) != len(state):
+            raise Refused(f"llama.cpp does not read the state made for it: {self._last_words()}")
+
+    def _decode(self, ids: list[int]) -> None:
+        tokens = (self.lib.llama_token * len(ids))(*ids)
+        if code := self.lib.llama_decode(self.context, self.lib.llama_batch_get_one(tokens, len(ids))):
+            raise RuntimeError(f"llama_decode returned {code}: {self._last_words()}")
+
+    def _logits(self) -> np.ndarray:
+        found = self.lib.llama_get_logits_ith(self.context, -1)
+        return np.ctypeslib.as_array(found, (self.vocab,)).copy()
+
+    def _log(self, level: int, text: bytes, data: Any) -> None:
+        if level in (3, 4):  # warnings and errors
+            self.said.append(text.decode("utf-8", "replace").strip())
+
+    def _last_words(self) -> str:
+        return "; ".join(self.said[-2:]) or "it does not say why"
+
+
+if __name__ == "__main__":
+    serve(LlamaCpp())

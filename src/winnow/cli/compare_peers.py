@@ -1,0 +1,123 @@
+"""`winnow compare --peer`: plans and what people would use instead, side by side."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from winnow.bench.evaluate import Case
+from winnow.bench.peers.base import Arm
+from winnow.bench.peers.compare import Answer, Ended, Workers
+from winnow.bench.peers.registry import PEERS, parse_pythons, peer_arms, plan_arms
+from winnow.bench.peers.summary import FULL, PeerRow, summarise_peers
+from winnow.bench.peers.weights import weights_of
+from winnow.cli.compare_view import show_peers
+from winnow.cli.plot import plot_peers
+from winnow.cli.terminal import Meter, interruptible, print_json, write_json
+from winnow.plan import Plan
+from winnow.runtime.llm import LLM
+
+Peers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="PEER",
+        help=f"What people would use instead ({', '.join(PEERS)}); repeatable. See docs/peers.md.",
+    ),
+]
+Pythons = Annotated[
+    list[str] | None,
+    typer.Option("--peer-python", metavar="FAMILY=PATH", help="The Python that has a family of peers; repeatable."),
+]
+
+
+@dataclass
+class PeerReport:
+    """What a comparison has come to so far; about: what every arm's process said of itself."""
+
+    arms: list[str]
+    beside: list[str]
+    about: dict[str, dict[str, str]]
+    answers: list[Answer] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    complete: bool = False
+
+    @property
+    def rows(self) -> list[PeerRow]:
+        return summarise_peers(self.answers, self.arms, self.beside)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "command": "compare",
+            "complete": self.complete,
+            "arms": [{"arm": arm, **self.about[arm]} for arm in self.arms],
+            "ended": [each.to_dict() for each in self.ended],
+            "summary": [row.to_dict() for row in self.rows],
+            "records": [answer.to_dict() for answer in self.answers],
+        }
+
+
+def arms_of(
+    plans: Sequence[Plan], peers: Sequence[str], pythons: Sequence[str] | None, prefill_chunk: int
+) -> tuple[list[Arm], list[Arm]]:
+    """Winnow's arms and the peers'; raises InputError."""
+    return plan_arms(plans, prefill_chunk), peer_arms(peers, parse_pythons(pythons or []))
+
+
+def check_peers(arms: Sequence[Arm], device: str, threads: int | None) -> None:
+    """Raise what is wrong with the peers, before a model is loaded."""
+    with Workers(arms, threads=threads or torch.get_num_threads(), device=device):
+        pass
+
+
+def compare_with_peers(llm: LLM, plans: list[Arm], peers: list[Arm], cases: Sequence[Case], seed: int) -> PeerReport:
+    """Answer `cases` with every arm; Ctrl-C keeps what was finished."""
+    arms = [*plans, *peers]
+    first = {(case.task, case.length): case for case in reversed(cases)}
+    for plan in plans:
+        for case in first.values():
+            llm.check([case.ids], case.params, plan=plan.label)
+    context = max(len(case.ids) + case.example.max_tokens for case in cases)
+    total = sum(len(case.ids) for case in cases) * len(arms)
+    names = [arm.label for arm in arms]
+    with (
+        weights_of(llm.model, llm.tokenizer, arms) as weights,
+        Workers(arms, threads=torch.get_num_threads(), device=str(llm.device)) as workers,
+    ):
+        report = PeerReport(names, [FULL, peers[0].label], workers.about)
+        with Meter("comparing", total) as meter, interruptible():
+            workers.load(weights, context)
+            for told in workers.answer(llm, cases, seed, meter.advance):
+                if isinstance(told, Answer):
+                    report.answers.append(told)
+                else:
+                    report.ended.append(told)
+                meter.note(f"{len(report.answers)} of {len(cases) * len(arms)} answers")
+            report.complete = not report.ended
+    return report
+
+
+def deliver_peers(
+    report: PeerReport, about: dict[str, Any], as_json: bool, out: Path | None, plot: Path | None
+) -> None:
+    """Write, draw and show; exits with 2 where an arm has ended, with 130 after Ctrl-C."""
+    document, rows = {**report.to_dict(), **about}, report.rows
+    if out is not None:
+        write_json(out, document)
+    if plot is not None and rows:
+        plot_peers(plot, rows)
+    if as_json:
+        print_json(document)
+    else:
+        show_peers(rows, report.answers, about["model"], report.beside)
+    for each in report.ended:
+        print(f"error: {each.arm} was left out after {each.answers} answers: {each.reason}", file=sys.stderr)
+    if report.ended:
+        raise typer.Exit(2)
+    if not report.complete:
+        print("interrupted; this is what was finished", file=sys.stderr)
+        raise typer.Exit(130)

@@ -1,0 +1,40 @@
+"""A search as a picture, drawn with matplotlib (the extra `bench`)."""
+
+from pathlib import Path
+
+from winnow.tune.frontier import Figures
+from winnow.tune.result import Result
+
+AXES = {
+    "rows computed, %": lambda row: 100 * row.rows_share,
+    "units read, %": lambda row: 100 * row.units_share,
+    "peak cache, MiB": lambda row: row.cache_mib,
+}
+FLOOR = 1e-5  # nats; smaller KLs are drawn there
+
+
+def plot_tuning(path: Path, result: Result) -> None:
+    """KL over each cost: all plans tried, those of the frontier, and the recommended one."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * len(AXES), 4), layout="constrained")
+    panels = figure.subplots(1, len(AXES), sharey=True)
+    best = result.recommended and result.recommended.searched
+    for axis, (name, cost) in zip(panels, AXES.items(), strict=True):
+        for label, rows, style in (
+            ("tried", result.tried, {"color": "0.75", "marker": "."}),
+            ("not beaten", result.frontier, {"color": "C0", "marker": "o"}),
+            ("recommended", [best] if best else [], {"color": "C3", "marker": "*", "s": 150, "zorder": 3}),
+        ):
+            axis.scatter([cost(row) for row in rows], [_kl(row) for row in rows], label=label, **style)
+        if (limit := result.limits.max_kl) is not None:
+            axis.axhline(limit, color="0.3", linestyle=":", label="--max-kl")
+        axis.set(xlabel=name, yscale="log")
+        axis.grid(alpha=0.3)
+    panels[0].set_ylabel("KL from full attention, nats")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.savefig(path, dpi=120, format="png")
+
+
+def _kl(row: Figures) -> float:
+    return max(row.kl, FLOOR)

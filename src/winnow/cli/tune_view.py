@@ -1,0 +1,118 @@
+"""How a search looks: the frontier, the finalists, the plan to use or what comes nearest; and the plan as a file."""
+
+from datetime import date
+from pathlib import Path
+
+from rich.table import Table
+
+import winnow
+from winnow.cli.terminal import console, new_table
+from winnow.tune.frontier import Figures
+from winnow.tune.result import Finalist, Result
+
+COUNTED = ["KL\nnats", "top-1\n%", "rows\n%", "units\nread\n%", "peak\ncache\nMiB"]
+TIMED = ["KL\nnats", "top-1\n%", "peak\ncache\nMiB", "score\n%", "TTFT\ns", "TPOT\nms", "answer\ns", "keeps\nto limits"]
+PLAN_COLUMNS = 40
+
+
+def show(result: Result, model: str, out_plan: Path | None) -> None:
+    """Print everything about a search, as far as it got. out_plan: where the plan has been written."""
+    screen = console()
+    for line in result.skipped:
+        screen.print(line, soft_wrap=True)
+    if not result.frontier:
+        screen.print("no plan was measured; give more time with --time-limit")
+        return
+    screen.print(_frontier_table(result, model))
+    if result.finalists:
+        screen.print(_finalists_table(result))
+    for line in _closing(result, out_plan):
+        screen.print(line, soft_wrap=True)
+
+
+def plan_file(result: Result, model: str) -> str:
+    """The recommended plan, and in comments how it was found. Asserts that there is one."""
+    best = result.recommended
+    assert best is not None
+    assert best.confirmed is not None
+    lines = [
+        f"found by winnow {winnow.__version__} tune on {date.today().isoformat()} for {model}",
+        f"limits: {result.limits}",
+        f"search, {result.search_prompts} prompts: {_figures(best.searched)}",
+        f"confirmation, {result.confirmation_prompts} prompts that the search did not see: {_figures(best.confirmed)}",
+        f"timed on the latter: {_times(best)}",
+    ]
+    return "".join(f"# {line}\n" for line in lines) + f"{best.plan}\n"
+
+
+def _frontier_table(result: Result, model: str) -> Table:
+    count = result.frontier[0].prompts
+    title = f"{model}: plans that no other beats, {count} prompts of the search"
+    table = _table(title, COUNTED, "KL, top-1: means; rows, units read: of full attention's; peak cache: the most")
+    for row in result.frontier:
+        counted = [f"{100 * row.rows_share:.1f}", f"{100 * row.units_share:.1f}", f"{row.cache_mib:.2f}"]
+        table.add_row(row.plan, f"{row.kl:.4f}", f"{100 * row.agreement:.1f}", *counted)
+    return table
+
+
+def _finalists_table(result: Result) -> Table:
+    title = f"finalists, {result.confirmation_prompts} prompts that the search did not see"
+    caption = (
+        "times: medians, beside full attention's in the same run; answer: TTFT + (mean tokens of full attention's "
+        "answers - 1) * TPOT"
+    )
+    table = _table(title, TIMED, caption)
+    for each in result.finalists:
+        seen, row = each.confirmed, each.timed
+        fidelity = [f"{seen.kl:.4f}", f"{100 * seen.agreement:.1f}", f"{seen.cache_mib:.2f}"] if seen else ["-"] * 3
+        times = ["-", "-", "-"]
+        if row is not None:
+            score = "-" if row.score is None else f"{100 * row.score:.0f}"
+            times = [
+                score,
+                f"{row.ttft_s.median:.3f}",
+                "-" if row.tpot_s is None else f"{1000 * row.tpot_s.median:.2f}",
+            ]
+        answer = "-" if each.answer_s is None else f"{each.answer_s:.3f}"
+        table.add_row(each.plan, *fidelity, *times, answer, "yes" if each.keeps else "no")
+    return table
+
+
+def _table(title: str, headings: list[str], caption: str) -> Table:
+    table = new_table(title, caption)
+    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _closing(result: Result, out_plan: Path | None) -> list[str]:
+    lines = []
+    if result.ended:
+        stages = ", ".join(result.ended)
+        lines.append(f"time was up in: {stages}; this is the best so far (--state and a second run go on)")
+    if (best := result.recommended) is not None and best.confirmed is not None:
+        lines.append(f"recommended: {best.plan}")
+        lines.append(f"limits ({result.limits}) are kept on prompts the search did not see: {_figures(best.confirmed)}")
+        if out_plan is not None:
+            lines.append(f"written to {out_plan}; use it with --plan @{out_plan}")
+    elif (near := result.closest) is not None:
+        reasons = "; ".join(near.missed) or "it was not confirmed and timed in time"
+        lines.append(f"no plan was found to keep to the limits ({result.limits})")
+        lines.append(f"closest: {near.plan}: {reasons}")
+    return lines
+
+
+def _figures(row: Figures) -> str:
+    return (
+        f"KL {row.kl:.4g} nats (90 % bound {row.kl_bound:.4g}), agreement {row.agreement:.4g} "
+        f"({row.agreement_bound:.4g}), peak cache {row.cache_mib:.2f} MiB"
+    )
+
+
+def _times(each: Finalist) -> str:
+    row = each.timed
+    if row is None or each.answer_s is None:
+        return "not reached"
+    tpot = "" if row.tpot_s is None else f", TPOT {row.tpot_s.median:.4g} s"
+    return f"TTFT {row.ttft_s.median:.4g} s{tpot}, {each.answer_s:.4g} s per answer"

@@ -1,0 +1,122 @@
+"""The plans that `tune` tries: a few parameters of every policy, and then what is best of each verb joined."""
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from winnow.bench.evaluate import Case
+from winnow.errors import InputError, ModelError, PlanError
+from winnow.plan import Plan
+from winnow.policies.registry import POLICIES
+from winnow.runtime.llm import LLM
+
+STEP = 32  # budgets are whole multiples of so many units, and so whole pages
+
+
+@dataclass(frozen=True)
+class Share:
+    """A count of units, as a share of the median prompt."""
+
+    of: float
+
+    def count(self, prompt: int) -> int:
+        return max(1, round(self.of * prompt / STEP)) * STEP
+
+
+def _budgets(*shares: float, **others: Any) -> list[dict[str, Any]]:
+    return [{"budget": Share(share), **others} for share in shares]
+
+
+# What is tried of a policy; one that is not named here is tried as it comes.
+GRID: dict[str, list[dict[str, Any]]] = {
+    "lazyllm": [{}, {"keep": 0.6}, {"keep": 0.8}],
+    "static_prune": [{"keep": 0.5}, {"keep": 0.7}],
+    "speed": [{"cutoff": 0.5}, {"cutoff": 0.625}, {"cutoff": 0.75}, {"cutoff": 0.875}],
+    "pop": [{"cutoff": 0.75}, {"cutoff": 0.875}],
+    "streaming": [{"recent": Share(1 / 2)}, {"recent": Share(1 / 4)}],
+    "locret": _budgets(1 / 4, 1 / 8, 1 / 16),
+    "h2o": _budgets(1 / 2, 1 / 4, decode_chunk=None),
+    "snapkv": _budgets(1 / 2, 1 / 4, 1 / 8),
+    "sirllm": _budgets(1 / 2, 1 / 4),
+    "scissorhands": _budgets(1 / 2, 1 / 4),
+    "slowfast": [*_budgets(1 / 4, 1 / 8), *_budgets(1 / 4, 1 / 8, interval=4, min_gap=4)],
+    "quest": _budgets(1 / 4, 1 / 8, 1 / 16),
+    "tidal": _budgets(1 / 8, 1 / 16),
+}
+# Nobody would run these but to compare with them.
+LEFT_OUT: dict[str, str] = {
+    "random_drop": "a control of lazyllm",
+    "swiftkv": "shares caches that nobody trained, to measure its cost",
+    "random_heads": "a control of locret",
+    "sink_recent": "a control of slowfast",
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Plans that can run, and a line for each policy that cannot, with the reason."""
+
+    plans: list[Plan]
+    skipped: list[str]
+
+
+def single_plans(llm: LLM, cases: Sequence[Case]) -> Found:
+    """The plans of one policy. Policies that the model cannot run are skipped, with the first reason."""
+    median = round(statistics.median(len(case.ids) for case in cases))
+    turns: dict[Plan, int] = {}
+    reasons: dict[str, str] = {}
+    for name, policy in POLICIES.items():
+        if policy.identity or name in LEFT_OUT:
+            continue
+        for turn, parameters in enumerate(GRID.get(name, [{}])):
+            try:
+                plan = Plan.parse(_spelt(name, parameters, median))
+                _check(llm, plan, cases)
+            except (PlanError, ModelError, InputError) as error:
+                reasons.setdefault(name, str(error))
+            else:
+                turns.setdefault(plan, turn)
+    tried = {policy.name for plan in turns for policy in plan.policies.values()}
+    skipped = [f"{name} is left out: {reason}" for name, reason in reasons.items() if name not in tried]
+    return Found(sorted(turns, key=lambda plan: turns[plan]), skipped)  # in short time, something of every policy
+
+
+def joined_plans(llm: LLM, by_verb: Mapping[str, Sequence[Plan]], cases: Sequence[Case]) -> list[tuple[Plan, ...]]:
+    """Every way to join plans of one policy, of two verbs or more; those that cannot be run together are left out."""
+    ways = []
+    for chosen in itertools.product(*([None, *plans] for plans in by_verb.values())):
+        members = tuple(plan for plan in chosen if plan is not None)
+        if len(members) > 1:
+            try:
+                _check(llm, join(members), cases)
+            except (PlanError, ModelError, InputError):
+                continue
+            ways.append(members)
+    return ways
+
+
+def join(plans: Sequence[Plan]) -> Plan:
+    """One plan that does what each of `plans`, of different verbs, does."""
+    return Plan.parse(" + ".join(map(str, plans)))
+
+
+def verb_of(plan: Plan) -> str:
+    """The verb of a plan of one policy."""
+    return next(verb for verb, policy in plan.policies.items() if not policy.identity)
+
+
+def _spelt(name: str, parameters: Mapping[str, Any], prompt: int) -> str:
+    values = {key: value.count(prompt) if isinstance(value, Share) else value for key, value in parameters.items()}
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
+
+
+def _check(llm: LLM, plan: Plan, cases: Sequence[Case]) -> None:
+    """Raise what `generate` would raise for the shortest and for the longest prompt."""
+    for case in (min(cases, key=_tokens), max(cases, key=_tokens)):
+        llm.check([case.ids], case.params, plan=plan)
+
+
+def _tokens(case: Case) -> int:
+    return len(case.ids)

@@ -1,0 +1,30 @@
+"""A worker that computes nothing: it answers with token 7 and does on request what a broken peer does."""
+
+import json
+import os
+import signal
+import sys
+
+answers, options = 0, {}
+for line in sys.stdin:
+    request = json.loads(line)
+    what = request["do"]
+    if what == "check":
+        options = request
+        if refusal := options.get("refuse"):
+            print(json.dumps({"error": refusal, "missing": options["missing"]}), flush=True)
+            continue
+        found = {"fake": "1.0"}
+    elif what == "load":
+        found = {}
+    else:
+        if answers == options.get("until"):
+            if options["how"] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            print("Traceback: ...\nMemoryError: no room for 9 units", file=sys.stderr)
+            sys.exit(3)
+        answers += 1
+        tokens = [7] * request["max_tokens"]
+        found = {"token_ids": tokens, "ttft_s": 0.5, "total_s": 1.5, "cache_bytes": 64}
+        found |= {"kept_units": 4, "peak_bytes": 1000 * answers}
+    print(json.dumps({"ok": found}), flush=True)

@@ -1,0 +1,109 @@
+"""How peers are spelt, how their processes are driven, and what is made of what they say."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiny import tiny_model
+from winnow import LLM
+from winnow.bench.compare import document_case
+from winnow.bench.peers.base import Arm
+from winnow.bench.peers.compare import Answer, Ended, Workers
+from winnow.bench.peers.registry import parse_pythons, peer_arms
+from winnow.bench.peers.spelling import parse_peer
+from winnow.bench.peers.summary import summarise_peers
+from winnow.bench.peers.weights import Weights
+from winnow.errors import CapacityError, InputError, MissingExtraError
+
+FAKE = Path(__file__).parent / "fake_peer.py"
+WEIGHTS = Weights(Path("model"), None, "float32")
+
+
+def fake(label: str, **options: object) -> Arm:
+    return Arm(label, sys.executable, FAKE, options)
+
+
+def test_a_spelling_holds_the_family_the_name_and_literals():
+    spelt = parse_peer(" kvpress:SnapKVPress(0.75, window_size=32) ")
+    assert (spelt.family, spelt.name, spelt.values) == ("kvpress", "SnapKVPress", (0.75,))
+    assert spelt.parameters == {"window_size": 32}
+    assert spelt.text == "kvpress:SnapKVPress(0.75, window_size=32)"
+    assert (parse_peer("llama.cpp").family, parse_peer("llama.cpp").name) == ("llama.cpp", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("vllm", "known: hf, kvpress, llama.cpp"),
+        ("hf:quantized(nbits=", "cannot be read"),
+        ("hf:quantized(nbits=bits)", "cannot be read"),
+        ("hf:quantised(nbits=4)", "quantized, offloaded"),
+        ("hf:quantized(bits=4)", "no parameter bits; it takes nbits"),
+        ("hf:offloaded(1)", "no parameter 1; it takes none"),
+        ("kvpress", "kvpress:SnapKVPress(0.75)"),
+        ("llama.cpp:f16", "write 'llama.cpp' or 'llama.cpp:flash'"),
+    ],
+)
+def test_what_no_family_has_is_refused(text, said):
+    with pytest.raises(InputError, match="peer ") as raised:
+        peer_arms([text], {})
+    assert said in str(raised.value)
+
+
+def test_a_python_is_named_by_family():
+    assert parse_pythons(["hf=/a/b=c"]) == {"hf": "/a/b=c"}
+    [arm] = peer_arms(["hf", "hf"], {"hf": sys.executable})
+    assert (arm.label, arm.python, arm.gguf) == ("hf", sys.executable, False)
+    for wrong in ("hf", "=x", "hf="):
+        with pytest.raises(InputError, match="write it like kvpress="):
+            parse_pythons([wrong])
+    with pytest.raises(InputError, match="there is no such program"):
+        peer_arms(["hf"], {"hf": "/nowhere/python"})
+
+
+def test_a_refusal_is_raised_with_the_arms_name_before_any_work():
+    for missing, kind in ((True, MissingExtraError), (False, InputError)):
+        with pytest.raises(kind, match=r"^b: pip install b"):
+            Workers([fake("a"), fake("b", refuse="pip install b", missing=missing)], threads=1, device="cpu")
+
+
+def test_an_arm_that_crashes_is_left_out_and_the_others_go_on():
+    llm = LLM(tiny_model())
+    cases = [document_case([5, 6, 7], "", max_tokens=3)] * 3
+    arms = [fake("good"), fake("exits", until=3, how="exit"), fake("killed", until=1, how="kill")]
+    with Workers(arms, threads=1, device="cpu") as workers:
+        assert workers.about["good"] == {"fake": "1.0"}
+        workers.load(WEIGHTS, 8)
+        told = list(workers.answer(llm, cases))
+    # The first answer of each is not counted; another arm is first each time.
+    assert [each.arm for each in told] == ["good", "exits", "killed", "exits", "good", "good", "exits"]
+    exits, killed = (next(e for e in told if isinstance(e, Ended) and e.arm == arm) for arm in ("exits", "killed"))
+    assert (exits.answers, exits.reason) == (2, "its process ended with code 3: MemoryError: no room for 9 units")
+    assert (killed.answers, killed.reason) == (0, "its process was ended by SIGKILL, as where memory is short")
+    assert all(each.token_ids == (7, 7, 7) and each.tpot_s == 0.5 for each in told if isinstance(each, Answer))
+
+
+def test_a_crash_while_loading_is_one_error():
+    arm = Arm("none", sys.executable, Path(__file__).parent / "no_such_worker.py", {})
+    with pytest.raises(CapacityError, match=r"^none: its process ended with code 2: .*no_such_worker"):
+        Workers([arm], threads=1, device="cpu")
+
+
+def answer(arm: str, index: int, *, seconds: float, size: int, tokens: tuple[int, ...] = (1, 2, 3)) -> Answer:
+    return Answer(
+        arm=arm, task="kv", length=8, index=index, seed=0, depth=None, question="", answers=("1",), found=(True,),
+        text="", token_ids=tokens, score=1.0, prompt_tokens=8, ttft_s=seconds, total_s=3 * seconds, cache_bytes=size,
+        kept_units=None, peak_bytes=10 * size,
+    )  # fmt: skip
+
+
+def test_ratios_are_over_the_examples_that_both_arms_answered():
+    full = [answer("full", 0, seconds=1, size=100), answer("full", 1, seconds=9, size=900)]
+    other = [answer("hf", 0, seconds=2, size=50, tokens=(1, 2, 4))]
+    first, second = summarise_peers([*full, *other], ["full", "hf"], ["full", "hf"])
+    assert (first.arm, first.examples, second.examples) == ("full", 2, 1)
+    assert second.ratios == {"full": {"ttft": 2, "tpot": 2, "tokens_per_s": 0.5, "cache": 0.5, "peak": 0.5}}
+    assert first.ratios["hf"]["cache"] == 2
+    assert (second.same_tokens, first.same_tokens) == (0, None)
+    assert (second.tokens_per_s, second.tpot_s.median) == (0.5, 2)

@@ -1,0 +1,203 @@
+"""The workers against Winnow: the same tokens, the same units, bytes that the tensors have."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from tiny import save_tiny_model, tiny_model
+from winnow import LLM, SamplingParams
+from winnow.bench.compare import document_case
+from winnow.bench.peers.base import WORKERS
+from winnow.bench.peers.compare import Workers
+from winnow.bench.peers.gguf_file import check_gguf, interleaved
+from winnow.bench.peers.registry import parse_pythons, peer_arms
+from winnow.bench.peers.steps import measure_steps, summarise_steps
+from winnow.bench.peers.weights import weights_of
+from winnow.bench.shapes import SHAPES
+from winnow.errors import UnsupportedModelError
+from winnow.plan import Plan
+
+sys.path.insert(0, str(WORKERS))
+from hf_worker import Transformers
+from llama_state import Layout, filled_state, read_layout
+from winnow_worker import Winnow
+from wire import Refused
+from wire import answer as timed_answer
+
+# Where peers are, as for --peer-python: WINNOW_TEST_PEERS="kvpress=PATH llama.cpp=PATH"
+PYTHONS = parse_pythons(os.environ.get("WINNOW_TEST_PEERS", "").split())
+IDS = [5 + place * 37 % 200 for place in range(60)]
+UNIT = 2 * 8 * 4  # bytes of a unit of the tiny model: key and value, 8 float32 each
+
+needs_llama = pytest.mark.skipif("llama.cpp" not in PYTHONS, reason="WINNOW_TEST_PEERS names no llama.cpp")
+needs_kvpress = pytest.mark.skipif("kvpress" not in PYTHONS, reason="WINNOW_TEST_PEERS names no kvpress")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+def engine(made, directory, **options):
+    made.check(threads=torch.get_num_threads(), device="cpu", **options)
+    made.load(model=str(directory), dtype="float32", context=128)
+    return made
+
+
+def test_stock_and_winnow_answer_alike_and_count_the_same_bytes(directory):
+    expected = LLM(tiny_model()).generate([IDS], SamplingParams(max_tokens=6, ignore_eos=True))[0]
+    stock = engine(Transformers(), directory, cache="dynamic", parameters={})
+    mine = engine(Winnow(), directory, plan="full", prefill_chunk=16)
+    for one in (stock, mine):
+        told = timed_answer(one, IDS, 6, [])
+        assert told["token_ids"] == expected.token_ids
+        assert (told["cache_bytes"], told["kept_units"]) == (expected.stats.cache_bytes, 2 * 2 * 65)
+        assert 0 < told["ttft_s"] < told["total_s"]
+    stop = expected.token_ids[2]
+    assert timed_answer(stock, IDS, 6, [stop])["token_ids"] == expected.token_ids[: expected.token_ids.index(stop) + 1]
+
+
+def test_a_policy_with_a_budget_is_filled_with_its_budget(directory):
+    mine = engine(Winnow(), directory, plan="snapkv(budget=20, window=4, local=0)", prefill_chunk=16)
+    mine.fill(100, np.empty(0), steps=2)
+    assert mine.held()[1] == 2 * 2 * 20
+    mine.step(1)
+    assert mine.held()[1] == 2 * 2 * 21
+
+
+def test_a_plan_that_the_model_cannot_follow_is_refused(directory):
+    with pytest.raises(Refused, match="layer"):
+        engine(Winnow(), directory, plan="tidal(layers=[7, 9])", prefill_chunk=16)
+
+
+@pytest.mark.skipif(find_spec("optimum") is None, reason="optimum-quanto is not installed")
+def test_a_quantised_cache_is_counted_by_what_it_holds(directory):
+    options = {"cache": "quantized", "parameters": {"nbits": 4, "residual_length": 16, "q_group_size": 32}}
+    made = engine(Transformers(), directory, **options)
+    told = timed_answer(made, IDS * 4, 2, [])
+    assert made.backend == "quanto"
+    assert told["kept_units"] == 2 * 2 * 241
+    assert 241 * 4 * UNIT / 8 < told["cache_bytes"] < 241 * 4 * UNIT / 2
+
+
+def test_offloading_needs_a_gpu():
+    with pytest.raises(Refused, match="--device cuda"):
+        Transformers().check(threads=1, device="cpu", cache="offloaded", parameters={})
+
+
+def test_neighbours_rotate_as_halves_did():
+    """Rows permuted for llama.cpp, rotated as neighbours, are the rotated rows permuted."""
+    heads, head_dim = 3, 8
+    q = torch.randn(heads * head_dim)
+    angle = torch.randn(head_dim // 2)
+
+    def turned(even, odd):
+        return even * angle.cos() - odd * angle.sin(), odd * angle.cos() + even * angle.sin()
+
+    halves = q.view(heads, 2, head_dim // 2)
+    expected = interleaved(torch.stack(turned(halves[:, 0], halves[:, 1]), 1).flatten(), heads)
+    pairs = interleaved(q, heads).view(heads, head_dim // 2, 2)
+    torch.testing.assert_close(torch.stack(turned(pairs[..., 0], pairs[..., 1]), -1).flatten(), expected)
+
+
+def test_what_is_not_converted_is_refused(monkeypatch):
+    monkeypatch.setattr("winnow.bench.peers.gguf_file.find_spec", lambda name: True)
+    config = tiny_model().config
+    check_gguf(config)
+    config.rope_parameters = {"rope_type": "yarn"}
+    with pytest.raises(UnsupportedModelError, match="rope_type='yarn'"):
+        check_gguf(config)
+    config.model_type = "gemma3"
+    with pytest.raises(UnsupportedModelError, match="gemma3"):
+        check_gguf(config)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_state_says_what_it_was_made_of(transposed):
+    layout = Layout(magic=9, sequence=0, transposed=transposed, layers=3, row=16)
+    one = filled_state(layout, [np.zeros((2, 1, 16), np.float16)] * 3)
+    assert read_layout(one.tobytes()) == layout
+    with pytest.raises(Refused, match="another way"):
+        read_layout(one.tobytes() + b"\0")
+
+
+REBUILD = """
+import struct, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from llama_state import filled_state, read_layout
+from llama_worker import LlamaCpp
+
+cells = 40
+for flash in (False, True):
+    llama = LlamaCpp()
+    llama.check(threads=1, device="cpu", flash=flash)
+    llama.load(model=sys.argv[2], dtype="float32", context=64)
+    llama.start([1], 0)
+    layout = read_layout(llama.state())
+    llama.start([3 + place * 7 % 90 for place in range(cells)], 0)
+    state = llama.state()
+    expected = llama.step(5)
+    size, place, layers = 2 * layout.row * cells, 16 + 12 * cells + 8, []
+    for _ in range(layout.layers):
+        place += 12
+        layers.append(np.frombuffer(state, np.float16, size // 2, place).reshape(cells, layout.row))
+        place += size
+    for layer, keys in enumerate(layers):
+        place += 12
+        values = np.frombuffer(state, np.float16, size // 2, place)
+        values = values.reshape(layout.row, cells).T if layout.transposed else values.reshape(cells, layout.row)
+        layers[layer] = np.stack([keys, values])
+        place += size
+    made = filled_state(layout, layers)
+    assert place == len(state) and made.tobytes() == state, flash
+    llama.start([1, 2, 3], 0)
+    llama.restore(made)
+    assert np.array_equal(llama.step(5), expected), flash
+print("same")
+"""
+
+
+@needs_llama
+@pytest.mark.skipif(find_spec("gguf") is None, reason="gguf is not installed")
+def test_the_state_of_a_real_prefill_is_rebuilt_to_the_byte():
+    arms = peer_arms(["llama.cpp"], PYTHONS)
+    with weights_of(tiny_model(), None, arms) as weights:
+        command = [PYTHONS["llama.cpp"], "-c", REBUILD, str(WORKERS), str(weights.gguf)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.strip() == "same", done.stderr[-2000:]
+
+
+@needs_llama
+@needs_kvpress
+def test_real_peers_answer_as_full_attention_does_and_hold_what_they_say():
+    llm = LLM(tiny_model())
+    arms = peer_arms(["llama.cpp", "llama.cpp:flash", "kvpress:KnormPress(0.0)", "kvpress:KnormPress(0.5)"], PYTHONS)
+    expected = llm.generate([IDS], SamplingParams(max_tokens=4))[0]
+    with weights_of(llm.model, None, arms) as weights, Workers(arms, threads=1, device="cpu") as workers:
+        workers.load(weights, 128)
+        told = {each.arm: each for each in workers.answer(llm, [document_case(IDS, "", 4)])}
+    assert [each.token_ids for each in list(told.values())[:3]] == [tuple(expected.token_ids)] * 3
+    assert told["kvpress:KnormPress(0.0)"].cache_bytes == expected.stats.cache_bytes
+    assert told["kvpress:KnormPress(0.5)"].kept_units == 2 * 2 * (
+        30 + len(told["kvpress:KnormPress(0.5)"].token_ids) - 1
+    )
+
+
+@needs_llama
+@needs_kvpress
+def test_filled_caches_give_the_same_logits():
+    arms = peer_arms(["hf", "llama.cpp", "kvpress:KnormPress(0.9)"], PYTHONS)
+    options = {"dtype": torch.float32, "threads": 1, "repeats": 5, "warmup": 1, "turns": 1}
+    found = list(measure_steps(SHAPES["needle-like"], [Plan()], arms, 200, **options))
+    full, hf, llama, press = summarise_steps(found, ["full", "hf"])
+    assert hf["off"] < 1e-5
+    assert llama["off"] < 5e-3  # its units are in float16
+    assert press["kept_units"] == 8 * 2 * (19 + 7)
+    assert full["kept_units"] == hf["kept_units"] == 8 * 2 * (200 + 7)
+    assert len(full["seconds"]) == 5

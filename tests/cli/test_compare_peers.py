@@ -1,0 +1,108 @@
+"""`winnow compare --peer` and `winnow bench peers`: what they print, and how each thing that can be wrong is said."""
+
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from winnow.bench.peers.registry import PEERS
+from winnow.bench.peers.spelling import Spelling
+
+FAKE = Path(__file__).parents[1] / "bench" / "fake_peer.py"
+FLAGS = ("--length", 400, "--examples", 2, "--task", "passkey", "--threads", 1)
+
+
+class Fake:
+    """A family whose options are what its spelling says."""
+
+    script = str(FAKE)
+    gguf = False
+
+    def options(self, spelling: Spelling) -> dict[str, object]:
+        return spelling.parameters
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    monkeypatch.setitem(PEERS, "fake", Fake())
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_peer_that_crashes_leaves_what_was_finished(winnow, tiny, tmp_path):
+    out, plot = tmp_path / "out.json", tmp_path / "out.png"
+    peers = ("--peer", "fake", "--peer", "fake:broken(until=2, how='exit')")
+    result = winnow("compare", "-m", tiny, *FLAGS, *peers, "--out", out, "--plot", plot)
+    document = json.loads(out.read_text(encoding="utf-8"))
+    broken = "fake:broken(until=2, how='exit')"
+    assert result.code == 2
+    assert f"error: {broken} was left out after 1 answers: its process ended with code 3: MemoryError" in result.err
+    assert [(row["arm"], row["examples"]) for row in document["summary"]] == [("full", 2), ("fake", 2), (broken, 1)]
+    assert [each["arm"] for each in document["arms"]] == ["full", "fake", broken]
+    assert "winnow" in document["arms"][0]
+    assert not document["complete"]
+    full = next(record for record in document["records"] if record["arm"] == "full")
+    assert full["cache_bytes"] == full["kept_units"] * 2 * 8 * 4
+    assert full["peak_bytes"] > 10**8
+    assert broken in result.out.replace("\n", "")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_document_of_ones_own(winnow, tiny, document):
+    flags = ("--file", document, "--max-tokens", 4, "--threads", 1, "--peer", "fake", "--json")
+    found = winnow("compare", "-m", tiny, *flags).json
+    assert [(record["arm"], record["score"], len(record["token_ids"])) for record in found["records"]] == [
+        ("full", None, 4),
+        ("fake", None, 4),
+    ]
+    assert found["complete"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--peer", "vllm"), "peer 'vllm' is unknown; known: hf, kvpress, llama.cpp"),
+        (("--peer", "hf", "--peer-python", "hf=/nowhere/python"), "hf=/nowhere/python: there is no such program"),
+        (("--peer", "hf:offloaded", "--device", "cpu"), "hf:offloaded: the offloaded cache moves units"),
+        (("--peer-python", f"hf={sys.executable}"), "--peer-python: is about --peer only"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(winnow, tiny, arguments, said):
+    result = winnow("compare", "-m", tiny, *FLAGS, *arguments)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert said in result.err
+
+
+@pytest.mark.parametrize(
+    ("module", "peer", "said"),
+    [
+        ("llama_cpp", "llama.cpp", "pip install llama-cpp-python"),
+        ("kvpress", "kvpress:SnapKVPress(0.5)", "--peer-python kvpress=DIR/bin/python"),
+    ],
+)
+def test_a_missing_peer_is_one_line_that_says_how_to_get_it(winnow, tiny, module, peer, said):
+    if find_spec(module):
+        pytest.skip(f"{module} is installed beside Winnow")
+    for command in (("compare", "-m", tiny, *FLAGS), ("bench", "peers", "--shape", "needle-like", "--length", 64)):
+        result = winnow(*command, "--peer", peer)
+        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+        assert result.err.startswith(f"error: {peer}: No module named")
+        assert said in result.err
+
+
+def test_bench_peers_prints_a_record_per_arm(winnow):
+    flags = ("--shape", "needle-like", "--length", 100, "--dtype", "float32", "--turns", 1, "--threads", 1)
+    document = winnow("bench", "peers", *flags, "--peer", "hf", "--json").json
+    full, hf = document["records"]
+    assert (full["arm"], hf["arm"], len(full["seconds"])) == ("full", "hf", 5)
+    assert full["cache_bytes"] == hf["cache_bytes"] == 8 * 2 * (100 + 8) * 2 * 32 * 4
+    assert hf["off"] < 1e-4
+    assert full["ratios"]["hf"] == pytest.approx(1 / hf["ratios"]["full"])
+    assert (document["complete"], document["machine"]["threads"]) == (True, 1)
+
+
+def test_bench_peers_needs_a_peer_and_room(winnow):
+    assert "no --peer is given" in winnow("bench", "peers").err
+    assert "positions" in winnow("bench", "peers", "--peer", "hf", "--length", 200000).err

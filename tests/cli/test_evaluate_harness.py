@@ -1,0 +1,107 @@
+import importlib.util
+import json
+import shutil
+
+import pytest
+
+from lm_eval_tasks import write_tasks
+
+pytest.importorskip("lm_eval", reason="lm_eval is not installed (extra 'eval')")
+
+STREAMING = "streaming(sink=2, recent=8)"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+def test_tasks_of_lm_eval_side_by_side(winnow, tiny, folder, tmp_path):
+    out = tmp_path / "out.json"
+    flags = ("-m", tiny, "--tasks", "choose,answer", "--include-path", folder, "-p", STREAMING, "--out", out)
+    shown = winnow("eval", *flags, "--limit", 2)
+    assert shown.code == 0
+    for word in ("choose", "exact_match", STREAMING, "of full", "units read"):
+        assert word in shown.out
+    document = json.loads(out.read_text(encoding="utf-8"))
+    assert document["complete"]
+    assert [run["plan"] for run in document["runs"]] == ["full", STREAMING]
+    for run in document["runs"]:
+        assert run["n-samples"]["choose"]["effective"] == 2
+        assert run["costs"]["requests"] == 2 * 3 + 2
+        assert run["config"]["limit"] == 2
+        assert run["versions"].keys() == {"choose", "answer"}
+    assert {(score["task"], score["metric"]) for score in document["scores"]} == {
+        ("choose", "acc"),
+        ("answer", "exact_match"),
+    }
+    found = winnow("eval", *flags, "--limit", 2, "--json").json
+    assert found["scores"] == document["scores"]
+
+
+def test_questions_in_the_chat_template_and_with_examples(winnow, tiny, folder):
+    flags = ("-m", tiny, "--tasks", "choose", "--include-path", folder, "--json", "--limit", 1)
+    plain = winnow("eval", *flags).json["runs"][0]
+    chat = winnow("eval", *flags, "--apply-chat-template").json["runs"][0]
+    shots = winnow("eval", *flags, "--num-fewshot", 1).json["runs"][0]
+    assert chat["costs"]["prompt_tokens"] == plain["costs"]["prompt_tokens"] + len("<user><assistant>")
+    assert shots["n-shot"]["choose"] == 1
+    assert shots["costs"]["prompt_tokens"] > plain["costs"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--tasks", ","), "names no task"),
+        (("--tasks", "choose", "--metadata", "{"), "--metadata is not JSON"),
+        (("--tasks", "choose", "--metadata", "[1]"), "must be a JSON object"),
+        (("--tasks", "choose", "--include-path", "nowhere"), "is not a directory"),
+        (("--tasks", "choose", "--length", 512), "--length: not with --tasks"),
+        (("--limit", 2), "--limit: about --tasks only"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(winnow, flags, said):
+    result = winnow("eval", *flags)
+    assert result.code == 2
+    assert said in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_task_without_its_data_is_one_line(winnow, tiny, folder):
+    result = winnow("eval", "-m", tiny, "--tasks", "lost", "--include-path", folder)
+    assert result.code == 2
+    assert "task lost or its data cannot be loaded" in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_contexts_that_were_cut_are_said(winnow, tiny, folder, tmp_path):
+    model = shutil.copytree(tiny, tmp_path / "short")
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 24}), encoding="utf-8")
+    result = winnow("eval", "-m", model, "--tasks", "choose", "--include-path", folder, "--limit", 1)
+    assert result.code == 0
+    assert "warning: 1 of 3 contexts were too long for the model and lost their beginning" in result.err
+
+
+def test_ctrl_c_keeps_the_plans_that_were_finished(winnow, tiny, folder, monkeypatch):
+    met = []
+
+    def advance(self, documents):
+        met.append(documents)
+        if sum(met) > 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("winnow.cli.terminal.Meter.advance", advance)
+    result = winnow("eval", "-m", tiny, "--tasks", "choose", "--include-path", folder, "-p", STREAMING, "--json")
+    assert result.code == 130
+    assert not result.json["complete"]
+    assert [run["plan"] for run in result.json["runs"]] == ["full"]
+    assert "interrupted" in result.err
+
+
+def test_without_lm_eval_the_extra_is_named(winnow, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr("winnow.cli.evaluate_harness.find_spec", lambda name: None if name == "lm_eval" else real(name))
+    result = winnow("eval", "--tasks", "ruler")
+    assert result.code == 2
+    assert result.err == "error: --tasks needs lm_eval; pip install 'winnow-llm[eval]'\n"

@@ -1,0 +1,73 @@
+"""The list of what makes docs/results: nothing is missing, nothing that is finished is made again."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+results = pytest.importorskip("recipes.results")
+
+
+def test_every_file_in_docs_results_has_a_command_or_is_said_to_be_joined_by_hand():
+    commands = " ".join(line for result in results.RESULTS_IN_ORDER for line in result.lines())
+    by_hand = ", ".join(results.BY_HAND)
+    for file in results.RESULTS.iterdir():
+        if file.suffix != ".md":
+            assert file.name in commands or file.name in by_hand, file.name
+    assert all(result.minutes > 0 for result in results.RESULTS_IN_ORDER)
+    assert "about 20 min" in results.listing(list(results.RESULTS_IN_ORDER))
+
+
+def test_the_index_names_every_page_and_no_other():
+    named = set(re.findall(r"\]\(([\w-]+\.md)\)", (results.RESULTS / "README.md").read_text(encoding="utf-8")))
+    there = {file.name for file in results.RESULTS.glob("*.md")} - {"README.md"}
+    made = {"frontier.md", "fidelity.md"}
+    assert there | made == named | made
+    assert made <= named
+
+
+def test_a_page_that_no_longer_names_its_command_is_an_error():
+    with pytest.raises(ValueError, match=r"has 0 commands that write nothing\.json"):
+        results.quote("results/lazyllm.md", "nothing.json")
+
+
+def test_commands_run_once_and_a_failure_ends_the_run(monkeypatch, tmp_path):
+    ran: list[list[str]] = []
+
+    class Done:
+        returncode = 0
+
+    monkeypatch.setattr(results.subprocess, "run", lambda arguments, **_: ran.append(arguments) or Done)
+    result = results.Result("one", 1, ("winnow plans --data {data}", "python -m this"))
+    given, record = {"data": Path("texts"), "corpus": None, "work": tmp_path}, tmp_path / "done.json"
+    Done.returncode = 3
+    assert results.make(result, given, record) == 3
+    assert not record.exists()
+    Done.returncode = 0
+    assert results.make(result, given, record) == results.make(result, given, record) == 0
+    assert [arguments[1:] for arguments in ran] == [
+        ["-m", "winnow", "plans", "--data", "texts"], ["-m", "winnow", "plans", "--data", "texts"], ["-m", "this"],
+    ]  # fmt: skip
+    assert json.loads(record.read_text()) == {"one": ["winnow plans --data texts", "python -m this"]}
+    results.make(result, {**given, "data": Path("others")}, record)
+    assert len(ran) == 5  # other data are another command
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--only", "nothing"], "no result is called nothing"),
+        (["--only", "fidelity"], "--data is not given; fidelity need it"),
+        (["--only", "speed-sweep"], "--corpus is not given; speed-sweep need it"),
+    ],
+)
+def test_what_is_missing_is_said_before_any_work(monkeypatch, capsys, flags, message):
+    monkeypatch.setattr(sys, "argv", ["results", *flags])
+    with pytest.raises(SystemExit) as ended:
+        results.main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
