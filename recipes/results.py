@@ -94,6 +94,7 @@ RESULTS_IN_ORDER = (
     )),
 )  # fmt: skip
 BY_HAND = {
+    "peers-decode.json": "the command of peers.md, which names the peers' own environments",
     "needle.json, needle.md": "several runs of `winnow eval`, named in needle.md",
     "streaming-depth.png": "the last command of needle.md",
     "cpu.png": "`winnow bench plot` over cpu-decode.json and cpu-prefill.json",

@@ -19,7 +19,8 @@ class Arm:
     """An adapter of the bundled model, or None, and a plan. share: the budgets are the prompt's length over it.
 
     In the plan `{budget}` stands for that, `{kept}` for it and the tail of the prompt that `locret` and its like keep
-    beside it, `{recent}` for that without attention sinks, `{half}` for half the budget, `{pages}` for whole pages.
+    beside it, `{recent}` for that without attention sinks, `{half}` for half the budget, `{pages}` for whole pages,
+    `{most}` for thirteen sixteenths of the prompt whatever the share.
     """
 
     plan: str
@@ -43,8 +44,9 @@ class Arm:
         """The plan for prompts of `length` tokens."""
         budget = length // self.share
         kept = budget + LOCAL
-        gaps = {"budget": budget, "half": budget // 2, "kept": kept, "recent": kept - SINK, "pages": kept // 16 * 16}
-        return self.plan.format(**gaps)
+        most = length * 13 // 16
+        gaps = {"budget": budget, "half": budget // 2, "kept": kept, "recent": kept - SINK, "most": most}
+        return self.plan.format(pages=kept // 16 * 16, **gaps)
 
 
 OFTEN = "slowfast(budget={half}, recent=64, interval=4, min_gap=4, memory=0.5)"
@@ -95,6 +97,7 @@ COMPOSED = (
 
 # What gives all of the savings at once, with units enough for lists of pairs.
 HALF = "speed(cutoff=2) + locret(budget={budget})"
+ALL_BUT_FEW = "speed(cutoff=2) + locret(budget={most}) + slowfast(budget={budget}, interval=2, min_gap=2, memory=0.5)"
 WIDE = (HALF, HALF + " + slowfast(budget={half}, interval=2, min_gap=2, memory=0.5)")
 
 
@@ -108,6 +111,7 @@ def arms() -> list[Arm]:
         *(Arm(plan) for plan in (*singles, *others)),
         *(Arm(plan, adapter=adapter) for plan, adapter in (*TRAINED, *COMPOSED)),
         *(Arm(plan, 2, "needle-speed-2") for plan in WIDE),
+        Arm(ALL_BUT_FEW, 8, "needle-speed-2"),
         *_other_budgets(),
     ]
 

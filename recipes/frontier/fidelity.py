@@ -11,7 +11,8 @@ from recipes.pages import fill
 
 TITLE = "Fidelity on real texts"
 COMMAND = """```
-winnow bench fidelity --data DIR --length {length} --fed {fed} --seed {seed} --out docs/results/fidelity.json
+winnow bench fidelity --data DIR --length {length} --fed {fed} --seed {seed} --examples N \\
+  --out docs/results/fidelity.json --plot docs/results/fidelity.png
 ```
 
 ![KL by plan and domain](fidelity.png)

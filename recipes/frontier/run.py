@@ -71,8 +71,10 @@ class Bench:
         todo = [case for case in todo if _index(case) not in done]
         if not todo:
             return f"{job.name}: there already"
+        commits = {commit(), *(before["commit"].split(", ") if rows and before else ())}
+        known = {"environment": environment(llm, MODEL), "machine": machine(llm.device)}
+        known["commit"] = ", ".join(sorted(commits))
         rows += [_row(each) for each in answer(llm, [Plan.parse(plan)], iter(todo))]
-        known = {"environment": environment(llm, MODEL), "machine": machine(llm.device), "commit": commit()}
         _write(file, {**head, **known, "rows": rows})
         score = sum(row["score"] for row in rows) / len(rows)
         return f"{job.name}: {100 * score:.1f} of {len(rows)} examples"

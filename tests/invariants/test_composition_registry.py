@@ -158,3 +158,11 @@ def verdicts():
         elif header and not set(cells[0]) <= set("- :"):
             found |= {(cells[0], column): cell for column, cell in zip(header, cells[1:], strict=True)}
     return found
+
+
+def test_three_are_refused_only_where_the_page_says_so():
+    """Beyond those of which two are refused already."""
+    threes = [names for names in GROUPS if len(names) == 3]
+    pairs = {names: any(map(refusal, itertools.combinations(names, 2))) for names in threes}
+    extra = {names for names in threes if refusal(names) and not pairs[names]}
+    assert extra == {("lazyllm", keep, "slowfast") for keep in ("locret", "random_heads")}

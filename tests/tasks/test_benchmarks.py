@@ -235,6 +235,15 @@ def test_all_datasets_with_a_file_are_taken_in_the_order_of_the_paper(tmp_path):
         ("infinitebench", "longbook_choice_eng", INFINITE | {"options": OPTIONS}, r"line 2: 'options' must be four"),
         ("infinitebench", "code_run", INFINITE, r"line 2: 'input' names no call"),
         ("infinitebench", "math_find", INFINITE, r"line 2: 'input' asks for no number"),
+        (
+            "infinitebench",
+            "math_find",
+            INFINITE | {"input": "The largest number of it"},
+            r"line 2: 'answer' must be num",
+        ),
+        ("infinitebench", "passkey", INFINITE | {"input": 5}, r"line 2: 'input' must be a text"),
+        ("longbench", "qasper", LONG | {"all_classes": [5]}, r"line 2: 'all_classes' must be a list of texts"),
+        ("leval", "quality", EVAL | {"outputs": [7, 8]}, r"line 2: instructions and outputs must be texts"),
         ("leval", "quality", EVAL | {"outputs": []}, r"line 2: 'instructions' and 'outputs' must be"),
         ("leval", "news_summ", EVAL | {"evaluation": "bleu"}, r"line 2: 'evaluation' is 'bleu'"),
         ("leval", "sci_fi", EVAL, r"line 2: an output must be like"),
@@ -246,6 +255,8 @@ def test_malformed_lines_are_named(benchmark, dataset, record, message, tmp_path
         "infinitebench": INFINITE | {"options": [*OPTIONS[:3], "7"], "input": "func_1(2): The largest number of it"},
         "leval": EVAL | {"outputs": ["True [fact: False]"] * 2},
     }[benchmark]
+    if dataset in ("code_run", "math_find"):
+        good |= {"answer": 7}
     with pytest.raises(InputError, match=message):
         ask(tmp_path, benchmark, dataset, good, record)
 

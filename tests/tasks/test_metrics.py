@@ -50,3 +50,5 @@ def test_a_longest_common_subsequence_is_found_by_its_places():
     assert lcs_indices(["a", "b", "c", "b", "d"], ["b", "d", "c", "a", "b"]) == [1, 2, 3]
     assert lcs_indices(["x", "a", "y", "b"], ["a", "b"]) == [1, 3]
     assert lcs_indices([], ["a"]) == []
+    assert lcs_indices(["a", "b"], ["b", "a"]) == [1]
+    assert lcs_indices(["a", "b"], ["b", "a"], up=True) == [0]

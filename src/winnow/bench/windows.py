@@ -36,8 +36,9 @@ def windows(
 ) -> list[Window]:
     """`examples` windows of `tokens` tokens from each of the domains (none named: all that the directory holds).
 
-    A window is a function of (seed, domain, index): more examples add to those there were. Windows take turns between
-    domains. Raises InputError where a domain is unknown or none of its texts is long enough.
+    No two begin at the same place; a window is a function of (seed, domain, index) and those before it: more examples
+    add to those there were. Windows take turns between domains. Raises InputError where a domain is unknown or its
+    texts do not hold so many.
     """
     found: dict[str, list[Text]] = {}
     for text in texts(directory):
@@ -45,17 +46,27 @@ def windows(
     if missing := [domain for domain in domains if domain not in found]:
         raise InputError(f"no text of domain {missing[0]!r} in {directory}; it holds {', '.join(found)}")
     chosen = {domain: found[domain] for domain in dict.fromkeys(domains or found)}
+    taken: set[tuple[str, str, int]] = set()
     return [
-        _window(domain, index, mine, tokenizer, tokens, seed)
+        _window(domain, index, mine, tokenizer, tokens, seed, taken)
         for index in range(examples)
         for domain, mine in chosen.items()
     ]
 
 
 def _window(
-    domain: str, index: int, mine: Sequence[Text], tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int
+    domain: str,
+    index: int,
+    mine: Sequence[Text],
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: int,
+    seed: int,
+    taken: set[tuple[str, str, int]],
 ) -> Window:
-    """From the texts in turn, in an order drawn once per domain, at a paragraph drawn from those with enough after."""
+    """From the texts in turn, in an order drawn once per domain, at a paragraph drawn from those with enough after.
+
+    Not one of those `taken` (domain, text, start), to which it is added.
+    """
     order = random.Random(f"{seed} {domain}").sample(mine, len(mine))
     longest = 0
     for turn in range(len(order)):
@@ -65,10 +76,11 @@ def _window(
         for start in (*(rng.choice(starts) for _ in range(4)), 0):
             excerpt = text.text[start : start + LONGEST_TOKEN * tokens]
             ids = tokenizer(excerpt, add_special_tokens=False)["input_ids"]
-            if len(ids) >= tokens:
+            if len(ids) >= tokens and (domain, text.id, start) not in taken:
+                taken.add((domain, text.id, start))
                 return Window(domain, index, text.id, tuple(ids[:tokens]))
             longest = max(longest, len(ids))
     raise InputError(
-        f"no text of domain {domain!r} has {tokens} tokens; the longest has {longest}: use a shorter length or leave "
-        "the domain out"
+        f"domain {domain!r} has no {index + 1} different windows of {tokens} tokens, its longest text {longest}: use a "
+        "shorter length, fewer examples, or leave the domain out"
     )

@@ -37,7 +37,7 @@ Domains = Annotated[
     typer.Option("--domain", metavar="DOMAIN", help="Repeatable.  [default: all that the directory holds]"),
 ]
 Windows = Annotated[int, typer.Option("--examples", "-n", min=1, help="Windows of each domain.")]
-Fed = Annotated[int, typer.Option(min=1, help="Last tokens of a window, fed one by one; the others are prefilled.")]
+Fed = Annotated[int, typer.Option(min=2, help="Last tokens of a window, fed one by one; the others are prefilled.")]
 Budget = Annotated[
     int | None,
     typer.Option(min=1, help=f"Units that every default plan keeps or reads.  [default: the length over {SHARE}]"),
@@ -87,7 +87,7 @@ def fidelity(
     figures |= {"records": [each.to_dict() for each in measured], "length": length, "fed": fed}
     shown = _tables(rows, plans, chosen, f"{model}, {length - fed:,} tokens prefilled, {fed} fed")
     complete = len(measured) == len(chosen) * len(plans)
-    draw = (lambda path: plot_domains(path, rows)) if len(rows) > 1 else None
+    draw = (lambda path: plot_domains(path, rows)) if any(row.plan != "full" for row in rows) else None
     about = {**environment(llm, model), "machine": machine(llm.device), "adapter": adapter, "seed": seed}
     deliver(Found("fidelity", complete, figures, shown, draw), about, as_json, out, plot)
 

@@ -75,10 +75,11 @@ def peers(
 
 
 def _table(records: Sequence[dict[str, Any]], beside: Sequence[str], title: str) -> Table:
-    caption = "medians; ±: half the range between the quartiles; x: of the other arm's median; off: the largest "
+    caption = "TPOT: mean, x: of the other arm's; step: median ± half the interquartile range; off: the largest "
     table = new_table(title, caption + "difference of the first step's logits from full's, which drops no unit")
     table.add_column("arm", overflow="fold", min_width=PLAN_COLUMNS)
     table.add_column("TPOT\nms", justify="right")
+    table.add_column("step\nms", justify="right")
     for other in beside:
         table.add_column(f"of\n{other}\nx", justify="right", overflow="fold")
     for heading in ("cache\nMiB", "units\nkept", "off"):
@@ -87,6 +88,7 @@ def _table(records: Sequence[dict[str, Any]], beside: Sequence[str], title: str)
         kept = record["kept_units"]
         table.add_row(
             record["arm"],
+            f"{1000 * record['mean_s']:.4g}",
             f"{1000 * record['median_s']:.4g} ± {1000 * record['spread_s']:.2g}",
             *(f"{record['ratios'][other]:.3f}" if other in record["ratios"] else "-" for other in beside),
             f"{record['cache_bytes'] / MIB:,.1f}",

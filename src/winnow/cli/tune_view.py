@@ -38,8 +38,8 @@ def plan_file(result: Result, model: str) -> str:
     lines = [
         f"found by winnow {winnow.__version__} tune on {date.today().isoformat()} for {model}",
         f"limits: {result.limits}",
-        f"search, {result.search_prompts} prompts: {_figures(best.searched)}",
-        f"confirmation, {result.confirmation_prompts} prompts that the search did not see: {_figures(best.confirmed)}",
+        f"search, {best.searched.prompts} prompts: {_figures(best.searched)}",
+        f"confirmation, {best.confirmed.prompts} prompts that the search did not see: {_figures(best.confirmed)}",
         f"timed on the latter: {_times(best)}",
     ]
     return "".join(f"# {line}\n" for line in lines) + f"{best.plan}\n"

@@ -126,6 +126,14 @@ def field(record: dict[str, Any], name: str, path: Path, line: int) -> Any:
     return record[name]
 
 
+def text_field(record: dict[str, Any], name: str, path: Path, line: int) -> str:
+    """As `field`; InputError where it is no text."""
+    value = field(record, name, path, line)
+    if not isinstance(value, str):
+        raise InputError(f"{path}, line {line}: {name!r} must be a text, not {value!r:.60}")
+    return value
+
+
 def _kind(path: Path) -> str:
     return "gzip-compressed JSON Lines" if path.suffix == ".gz" else "JSON Lines"
 

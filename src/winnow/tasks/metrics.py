@@ -67,15 +67,18 @@ def lcs_table(first: Sequence[str], second: Sequence[str]) -> list[list[int]]:
     return table
 
 
-def lcs_indices(first: Sequence[str], second: Sequence[str]) -> list[int]:
-    """Places in `first` of one longest common subsequence, ascending; of equal ones, that of the published scorers."""
+def lcs_indices(first: Sequence[str], second: Sequence[str], *, up: bool = False) -> list[int]:
+    """Places in `first` of one longest common subsequence, ascending.
+
+    up: which of equal ones: as the package rouge-score walks its table; otherwise as the package rouge does.
+    """
     table = lcs_table(first, second)
     i, j, places = len(first), len(second), list[int]()
     while i and j:
         if first[i - 1] == second[j - 1]:
             i, j = i - 1, j - 1
             places.append(i)
-        elif table[i - 1][j] > table[i][j - 1]:
+        elif table[i - 1][j] > table[i][j - 1] or (up and table[i - 1][j] == table[i][j - 1]):
             i -= 1
         else:
             j -= 1

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from winnow.tasks.example import Example
 from winnow.tasks.long_document import BEGIN, END, ask_about_document
 from winnow.tasks.metrics import best, rouge_l
-from winnow.tasks.sources import each_has, records
+from winnow.tasks.sources import Record, each_has, records
 
 MAX_TOKENS = 512
 QUESTION = (
@@ -19,7 +19,11 @@ QUESTION = (
     "Query: {}\nAnswer:"
 )
 
-_WRONG = each_has("specific", question=str, answer=str)
+_SPECIFIC, _GENERAL = (each_has(name, question=str, answer=str) for name in ("specific", "general"))
+
+
+def _wrong(record: Record) -> str:
+    return _SPECIFIC(record) or (_GENERAL(record) if record["general"] else "")
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class QMSum:
         self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
     ) -> Example:
         """One example; see `Task.example`. A transcript longer than `tokens` loses its middle."""
-        every = records(self.data, "qmsum_val.jsonl.gz", _WRONG, document=str, general=list, specific=list)
+        every = records(self.data, "qmsum_val.jsonl.gz", _wrong, document=str, general=list, specific=list)
         chosen = rng.randrange(len(every))
         record = every[chosen]
         asked = rng.choice([*record["general"], *record["specific"]])

@@ -25,15 +25,15 @@ class Clock:
     def elapsed_s(self) -> float:
         return self._now() - self._began
 
-    def check(self, share: float) -> None:
-        """Raise OutOfTime unless a run as long as the longest recent one ends within `share` of the limit."""
-        if self.elapsed_s + max(self._recent, default=0.0) > share * self.limit_s:
+    def check(self, share: float, runs: int = 1) -> None:
+        """Raise OutOfTime unless `runs` as long as the longest recent one end within `share` of the limit."""
+        if self.elapsed_s + runs * max(self._recent, default=0.0) > share * self.limit_s:
             raise OutOfTime
 
     @contextmanager
-    def run(self, share: float) -> Iterator[None]:
-        """A run that is begun only if there is time for it."""
-        self.check(share)
+    def run(self, share: float, runs: int = 1) -> Iterator[None]:
+        """One run, or several together, begun only if there is time for all."""
+        self.check(share, runs)
         began = self._now()
         yield
-        self._recent.append(self._now() - began)
+        self._recent.append((self._now() - began) / runs)

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from winnow.tune.measure import Measurement
 
-Z90 = 1.281552  # normal quantile of a one-sided 90 % bound
+# One-sided 90 % quantiles of Student's t, by degrees of freedom from 1 on, and the normal one, which they approach.
+T90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372, 1.363, 1.356, 1.350, 1.345, 1.341)
+Z90 = 1.282
 MIB = 2**20
 
 Item = TypeVar("Item")
@@ -93,7 +95,10 @@ def take_turns(items: Sequence[Item], keys: Sequence[Callable[[Item], Any]], cou
 
 def _margin(values: Sequence[float]) -> float:
     """How far the mean may be off; one value says nothing about that."""
-    return Z90 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    if len(values) < 2:
+        return math.inf
+    quantile = T90[len(values) - 2] if len(values) - 2 < len(T90) else Z90
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _beats(one: Figures, other: Figures) -> bool:

@@ -1,5 +1,6 @@
 """One plan on one prompt: how far its next tokens are from full attention's, and what it computed, read and held."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,11 +9,14 @@ import torch
 from torch import Tensor
 
 from winnow.bench.evaluate import Case
+from winnow.errors import ModelError
 from winnow.plan import Plan
 from winnow.runtime.forward import decode, prefill
 from winnow.runtime.llm import LLM
 from winnow.runtime.scorer import admit
 from winnow.stats import Stats
+
+WORST = 1e6  # nats: in place of the KL of a plan whose logits are no numbers
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ def reference(llm: LLM, case: Case, prompt: int) -> Reference:
         return None if len(answer) == case.params.max_tokens or answer[-1] in request.stop_tokens else answer[-1]
 
     run = _run(llm, Plan(), case, following)
+    if run.logits.isnan().any():
+        raise ModelError("full attention gives no numbers here (NaN); use --dtype bfloat16 or float32")
     full = _measurement(Plan(), prompt, run, 0.0, 1.0, run.seconds)
     return Reference(case, answer, run.logits.log_softmax(-1).cpu(), full, run.seconds)
 
@@ -73,8 +79,10 @@ def measure(llm: LLM, known: Reference, plan: Plan) -> Measurement:
     rest = iter(known.answer[:-1])
     run = _run(llm, plan, known.case, lambda logits: next(rest, None))
     got, full = run.logits.log_softmax(-1).cpu(), known.logprobs
-    kl = max(0.0, float((full.exp() * (full - got)).sum(-1).double().mean()))  # rounding can leave a hair less
-    agreement = float((full.argmax(-1) == got.argmax(-1)).double().mean())
+    kl = float((full.exp() * (full - got)).sum(-1).double().mean())
+    kl = max(0.0, kl) if math.isfinite(kl) else WORST  # rounding can leave a hair less than 0
+    same = (full.argmax(-1) == got.argmax(-1)) & ~got.isnan().any(-1)
+    agreement = float(same.double().mean())
     return _measurement(plan, known.full.prompt, run, kl, agreement, known.seconds)
 
 

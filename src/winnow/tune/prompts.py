@@ -48,7 +48,7 @@ def read_prompts(path: Path) -> list[Written]:
         found = [Written(_not_empty(_text(file).rstrip("\n"), str(file)), (), str(file)) for file in files]
         rule = f"put one prompt a file there, named *{' or *'.join(SUFFIXES)}"
     else:
-        lines = enumerate(_text(path).splitlines(), start=1)
+        lines = enumerate(_text(path).split("\n"), start=1)
         found = [_row(line, f"{path}, line {number}") for number, line in lines if line.strip()]
         rule = 'write one object a line, {"prompt": ...}'
     if not found:

@@ -116,7 +116,8 @@ def _finalist(tuning: Tuning, plan: Plan, rows: dict[str, Row], tokens: float) -
         phrase: None
         for part in (searched, confirmed)
         if part is not None
-        for phrase in limits.missed({**part.likely, **times}) or limits.missed({**part.careful, **times})
+        for phrase in limits.missed({**part.likely, **times})
+        or [f"90 % bound of {each}" for each in limits.missed({**part.careful, **times})]
     }
     keeps = tuning.holds(plan) and row is not None and not missed
     return Finalist(str(plan), searched, confirmed, row, answer_s, tuple(missed), off, keeps)

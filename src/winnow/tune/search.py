@@ -197,7 +197,8 @@ class Tuning:
             self._llm, plans, (replace(case, length=label, index=i) for i, case in enumerate(cases)), self._seed
         )
         while True:
-            with self.clock.run(self._share):
+            # The first answer comes after a short run of every plan.
+            with self.clock.run(self._share, 1 if self.records else len(plans) + 1):
                 record = next(made, None)
             if record is None:
                 return

@@ -8,6 +8,7 @@ from typing import Any
 
 from winnow.bench.evaluate import Case
 from winnow.errors import InputError
+from winnow.runtime.adapters import fingerprint
 from winnow.runtime.llm import LLM
 from winnow.tune.measure import Measurement
 from winnow.tune.prompts import digest
@@ -31,13 +32,17 @@ class Ledger:
         if path is None:
             return
         try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read {path}: {error}; name another file with --state") from error
-        if lines and not lines[-1].endswith("\n"):
-            lines.pop()  # its writer was stopped in the middle of it
-        self._read(path, lines, about)
-        self._write([*lines] if lines else [_line(about)], "w")
+        whole = text[: text.rfind("\n") + 1]  # its writer may have been stopped in the middle of a line
+        if text and not whole and not _line(about).startswith(text):
+            raise InputError(f"{path} is no state of this command; name another file with --state")
+        self._read(path, whole.split("\n")[:-1], about)
+        if not whole:
+            self._write([_line(about)], "w")
+        elif whole != text:
+            self._write([whole], "w")
 
     def __len__(self) -> int:
         return len(self._known)
@@ -84,6 +89,7 @@ def about(llm: LLM, model: str, cases: Sequence[Case]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "model": model,
+        "weights": fingerprint(llm.model),
         "device": str(llm.device),
         "dtype": str(llm.dtype).removeprefix("torch."),
         "prefill_chunk": llm.prefill_chunk,

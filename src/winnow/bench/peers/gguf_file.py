@@ -44,8 +44,10 @@ def check_gguf(config: Any) -> None:
     kind = config.rope_parameters.get("rope_type", "default")
     if kind != "default":
         raise UnsupportedModelError(f"rope_type={kind!r} is not converted to GGUF here; only 'default' is")
-    if config.model_type == "llama" and (config.attention_bias or config.mlp_bias):
-        raise UnsupportedModelError("a Llama model with biases is not converted to GGUF here")
+    if getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False):
+        raise UnsupportedModelError("a model with biases is not converted to GGUF here")
+    if getattr(config, "use_sliding_window", False):
+        raise UnsupportedModelError("a model with sliding windows is not converted to GGUF here")
 
 
 def write_gguf(model: PreTrainedModel, path: Path) -> None:

@@ -28,14 +28,17 @@ class Worker:
         self.arm = arm
         counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), str(threads))
         self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed in close()
-        self._process = subprocess.Popen(
-            [arm.python, str(arm.script)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            env={**os.environ, **counts},
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [arm.python, str(arm.script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                env={**os.environ, **counts},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise InputError(f"{arm.label}: cannot run {arm.python}: {error.strerror}") from error
 
     def __enter__(self) -> "Worker":
         return self
@@ -56,7 +59,10 @@ class Worker:
             line = b""
         if not line:
             raise PeerEnded(self._end())
-        reply = json.loads(line)
+        try:
+            reply = json.loads(line)
+        except ValueError:
+            raise PeerEnded(f"{self.arm.python} does not answer as a Python does: {line[:60]!r}") from None
         if "error" in reply:
             kind = MissingExtraError if reply["missing"] else InputError
             raise kind(f"{self.arm.label}: {reply['error']}")

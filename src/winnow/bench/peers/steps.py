@@ -29,13 +29,15 @@ from winnow.runtime.scorer import ModelScorer
 
 @dataclass(frozen=True)
 class Turn:
-    """The steps of one arm in one process. seconds: of each; logits: after the first step, [vocab]."""
+    """The steps of one arm in one process. seconds: of each; logits: after the first step, [vocab].
+    about: versions of what has run."""
 
     arm: str
     seconds: tuple[float, ...]
     cache_bytes: int
     kept_units: int | None
     logits: np.ndarray
+    about: dict[str, str]
 
 
 def measure_steps(
@@ -66,10 +68,11 @@ def measure_steps(
         for _ in range(turns):
             for arm in arms:
                 with Workers([arm], threads=threads, device="cpu") as workers:
+                    about = dict(workers.about[arm.label])
                     workers.load(weights, length + warmup + repeats + 2)
                     told = workers.steps(arm.label, length=length, units=units, warmup=warmup, repeats=repeats)
                 logits = np.array(told["logits"], np.float32)
-                yield Turn(arm.label, tuple(told["seconds"]), told["cache_bytes"], told["kept_units"], logits)
+                yield Turn(arm.label, tuple(told["seconds"]), told["cache_bytes"], told["kept_units"], logits, about)
                 progress()
 
 
@@ -94,13 +97,14 @@ def _units(shape: Shape, length: int, dtype: torch.dtype) -> Iterator[str]:
 
 
 def summarise_steps(found: Sequence[Turn], beside: Sequence[str]) -> list[dict[str, Any]]:
-    """A record per arm: median and half the range between the quartiles of all its steps, and ratios to `beside`.
+    """A record per arm: mean, median and half the range between the quartiles of all its steps, and ratios of means to
+    those of `beside`, so that slow steps among fast ones count.
 
     off: the largest difference of its first logits from those of the first arm of `beside`.
     """
     by_arm = {arm: [turn for turn in found if turn.arm == arm] for arm in dict.fromkeys(turn.arm for turn in found)}
     seconds = {arm: [each for turn in turns for each in turn.seconds] for arm, turns in by_arm.items()}
-    medians = {arm: statistics.median(each) for arm, each in seconds.items()}
+    means = {arm: statistics.fmean(each) for arm, each in seconds.items()}
     records = []
     for arm, turns in by_arm.items():
         low, _, high = statistics.quantiles(seconds[arm], n=4, method="inclusive")
@@ -108,12 +112,14 @@ def summarise_steps(found: Sequence[Turn], beside: Sequence[str]) -> list[dict[s
         records.append(
             {
                 "arm": arm,
-                "median_s": medians[arm],
+                "about": turns[0].about,
+                "mean_s": means[arm],
+                "median_s": statistics.median(seconds[arm]),
                 "spread_s": (high - low) / 2,
                 "seconds": seconds[arm],
                 "cache_bytes": turns[0].cache_bytes,
                 "kept_units": turns[0].kept_units,
-                "ratios": {other: medians[arm] / medians[other] for other in beside if other in medians},
+                "ratios": {other: means[arm] / means[other] for other in beside if other in means},
                 "off": float(abs(turns[0].logits - first[0].logits).max()) if first else None,
             }
         )

@@ -43,4 +43,6 @@ def weights_of(
         gguf = Path(name) / "model.gguf" if wants_gguf else None
         if gguf is not None:
             write_gguf(model, gguf)
-        yield Weights(directory, gguf, str(model.dtype).removeprefix("torch."))
+        dtype = str(model.dtype).removeprefix("torch.")
+        del model  # the caller may let go of it too
+        yield Weights(directory, gguf, dtype)

@@ -14,7 +14,7 @@ from typing import Any
 from winnow.errors import InputError
 from winnow.tasks.benchmarks.chinese import normalise_zh
 from winnow.tasks.benchmarks.question import Benchmark, Dataset, Question, published
-from winnow.tasks.haystack import field, read_records
+from winnow.tasks.haystack import field, read_records, text_field
 from winnow.tasks.metrics import lcs_indices, qa_f1, rouge_words, token_f1
 
 Labels = tuple[Any, ...]  # the right answers; of a choice its text and its letter
@@ -24,12 +24,15 @@ _WANTED = re.compile(r"(The .+) of")
 _NUMBER = re.compile(r"\d+\.\d+|\d+")
 _MARKS = str.maketrans(dict.fromkeys("\n:\"'.,?!{}", " "))
 
+NUMERIC = ("last_integer", "find_number", "values")  # metrics whose labels are numbers
+
 
 def load(path: Path, name: str, dataset: Dataset) -> list[Question]:
     """The questions of one file: fields context, input, answer, options. Raises InputError for a malformed line."""
     found: list[Question] = []
     for line, record in read_records(path):
-        context, asked, answer = (field(record, key, path, line) for key in ("context", "input", "answer"))
+        context, asked = (text_field(record, key, path, line) for key in ("context", "input"))
+        answer = field(record, "answer", path, line)
         parts = {"context": context, "input": asked}
         labels: Labels = tuple(answer) if isinstance(answer, list) else (answer,)
         if "{A}" in dataset.prompt:
@@ -44,12 +47,18 @@ def load(path: Path, name: str, dataset: Dataset) -> list[Question]:
             parts |= {"func": call[1], "func_call": call[0]}
         if "{prefix}" in dataset.prompt:
             parts["prefix"] = _prefix(asked, path, line)
-        if not labels:
+        if not labels or labels == ([],):
             raise InputError(f"{path}, line {line}: 'answer' is empty")
+        if dataset.metric in NUMERIC and not all(isinstance(each, int | float) for each in _flat(labels)):
+            raise InputError(f"{path}, line {line}: 'answer' must be numbers, not {answer!r:.60}")
         score = _scorer(METRICS[dataset.metric], labels)
         shown = tuple(str(label) for label in labels)
         found.append(Question(name, dataset.prompt.format(**parts), asked, shown, dataset.max_tokens, True, score))
     return found
+
+
+def _flat(labels: Labels) -> list[Any]:
+    return [each for label in labels for each in (label if isinstance(label, list) else [label])]
 
 
 def first_number(text: str, labels: Labels) -> float:
@@ -138,7 +147,7 @@ def _rouge_l_sum(found: list[list[str]], left: Counter[str], wanted: list[list[s
     lengths = sum(map(len, found)), sum(map(len, wanted))
     due, hits = Counter(word for line in wanted for word in line), 0
     for target in wanted:
-        for i in sorted({i for line in found for i in lcs_indices(target, line)}):
+        for i in sorted({i for line in found for i in lcs_indices(target, line, up=True)}):
             word = target[i]
             if left[word] > 0 and due[word] > 0:
                 hits, left[word], due[word] = hits + 1, left[word] - 1, due[word] - 1

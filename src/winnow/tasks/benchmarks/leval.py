@@ -16,7 +16,7 @@ from typing import Any
 
 from winnow.errors import InputError
 from winnow.tasks.benchmarks.question import Benchmark, Dataset, Question, published
-from winnow.tasks.haystack import field, read_records
+from winnow.tasks.haystack import field, read_records, text_field
 from winnow.tasks.metrics import Metric, qa_f1, rouge_l
 
 LETTERS = "ABCD"
@@ -30,15 +30,19 @@ _DOCUMENT, _FACTS = (
     "based on the real-world knowledge and facts up until your last training",
 )
 
+NONE = "None"  # the letters of an empty answer, which are nobody's
+
 
 def load(path: Path, name: str, dataset: Dataset) -> list[Question]:
     """The questions of one file: fields input, instructions, outputs, evaluation. Raises InputError for a bad line."""
     found: list[Question] = []
     for line, record in read_records(path):
-        document, kind = field(record, "input", path, line), field(record, "evaluation", path, line)
+        document, kind = (text_field(record, key, path, line) for key in ("input", "evaluation"))
         asked, wanted = field(record, "instructions", path, line), field(record, "outputs", path, line)
         if not isinstance(asked, list) or not isinstance(wanted, list) or len(asked) != len(wanted):
             raise InputError(f"{path}, line {line}: 'instructions' and 'outputs' must be lists of the same length")
+        if other := [each for each in (*asked, *wanted) if not isinstance(each, str)]:
+            raise InputError(f"{path}, line {line}: instructions and outputs must be texts, not {other[0]!r:.60}")
         if kind in JUDGED:
             continue
         if dataset.metric == "open" and kind not in OPEN:
@@ -68,6 +72,8 @@ def exact_match(text: str, reference: str) -> float:
 
 def choice(text: str, *, several: bool) -> str:
     """The letters that an answer chooses: the first of A to D, or of several, all that look like options."""
+    if not text.strip():
+        return NONE
     if text in LETTERS:
         return text
     if not several and (first := next((letter for letter in text if letter in LETTERS), None)):
@@ -75,8 +81,11 @@ def choice(text: str, *, several: bool) -> str:
     leading = "".join(takewhile(LETTERS.__contains__, text))
     if len(leading) > 1:
         return "".join(sorted(set(leading)))
-    options = _OPTION.findall(text[len(leading) :].split("Question")[0])
-    return "".join(sorted({*leading, *options} & set(LETTERS))) or "A"
+    rest = text[len(leading) :].split("Question")[0]
+    if found := "".join(sorted({*leading, *_OPTION.findall(rest)} & set(LETTERS))):
+        return found
+    run = re.search(f"[{LETTERS}]+", rest)
+    return "".join(sorted(set(run[0]))) if run else "A"
 
 
 def number(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from winnow.errors import InputError, MissingExtraError
 from winnow.tasks.benchmarks.chinese import segmented, zh_words
 from winnow.tasks.benchmarks.question import Benchmark, Dataset, Question, published
-from winnow.tasks.haystack import field, read_records
+from winnow.tasks.haystack import field, read_records, text_field
 from winnow.tasks.metrics import lcs_indices, qa_f1, token_f1
 
 FEW_SHOT = ("trec", "triviaqa", "samsum", "lsht")  # only the first line of an answer counts
@@ -30,10 +30,13 @@ def load(path: Path, name: str, dataset: Dataset) -> list[Question]:
         raise MissingExtraError(f"{name} is scored over Chinese words; install jieba, or leave it out with --task")
     found: list[Question] = []
     for line, record in read_records(path):
-        asked, context, answers = (field(record, key, path, line) for key in ("input", "context", "answers"))
+        asked, context = (text_field(record, key, path, line) for key in ("input", "context"))
+        answers = field(record, "answers", path, line)
         if not isinstance(answers, list) or not answers or not all(isinstance(each, str) for each in answers):
             raise InputError(f"{path}, line {line}: 'answers' must be a list of texts, not {answers!r:.60}")
         classes = field(record, "all_classes", path, line) or []
+        if not isinstance(classes, list) or not all(isinstance(each, str) for each in classes):
+            raise InputError(f"{path}, line {line}: 'all_classes' must be a list of texts, not {classes!r:.60}")
         if dataset.metric == "retrieval" and not all(_NUMBER.search(each) for each in answers):
             raise InputError(f"{path}, line {line}: no paragraph number in the answer {answers!r:.60}")
         prompt = dataset.prompt.format(context=context, input=asked)

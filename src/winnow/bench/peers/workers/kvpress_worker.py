@@ -39,8 +39,11 @@ class Pressed(Transformers):
 
     def fill(self, length: int, units: np.ndarray, steps: int) -> None:
         """As many units as the press would keep; the first ones, since all are random."""
+        import kvpress
+
         ratio = getattr(self.press, "compression_ratio", None)
-        if not isinstance(ratio, (int, float)):
+        plain = getattr(type(self.press), "compress", None) is kvpress.ScorerPress.compress
+        if not plain or not isinstance(ratio, (int, float)):
             raise Refused("how many units this press keeps is not a ratio of the prompt, so its cache cannot be filled")
         super().fill(length, units[:, :, : max(1, int(length * (1 - ratio)))], steps)
         self.position = length

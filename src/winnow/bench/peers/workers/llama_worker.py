@@ -32,12 +32,15 @@ class LlamaCpp:
 
     def load(self, model: str, dtype: str, context: int) -> None:
         lib = self.lib
-        self.model = lib.llama_model_load_from_file(model.encode(), lib.llama_model_default_params())
+        how = lib.llama_model_default_params()
+        how.n_gpu_layers = 0
+        self.model = lib.llama_model_load_from_file(model.encode(), how)
         if not self.model:
             raise Refused(f"llama.cpp cannot load {Path(model).name}: {self._last_words()}")
         params = lib.llama_context_default_params()
         params.n_ctx = -(-context // CELLS) * CELLS
         params.n_batch = params.n_ubatch = BATCH
+        params.offload_kqv = False
         params.n_threads = params.n_threads_batch = self.threads
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if self.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.type_k = params.type_v = lib.GGML_TYPE_F16
