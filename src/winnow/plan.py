@@ -88,9 +88,10 @@ class Plan:
     def rope_positions(self, shape: ModelShape, prompt: int, new: int) -> int | None:
         """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None.
 
-        Above the layer at which tokens stop, units stand at their places in the text.
+        Where places among the kept units are rope positions, those above the layer at which tokens stop are not.
         """
-        return None if self.compute.entrances(shape) else self.keep.rope_positions(prompt, new)
+        compact = any(map(self.keep.compact, shape.windows))
+        return None if compact and self.compute.entrances(shape) else self.keep.rope_positions(prompt, new)
 
     def _validate_keep(self, shape: ModelShape) -> None:
         """Raise PlanError where the keep policy lacks something in layers that not all tokens reach."""

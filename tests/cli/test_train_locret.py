@@ -27,7 +27,7 @@ def test_heads_are_trained_and_used(winnow: Any, tiny: Path, data: Path, tmp_pat
     made = winnow("train", "locret", data, "-m", tiny, "--out", out, *QUICK, "--validation", data, "--bf16", "--json")
     assert made.code == 0
     assert made.json["command"] == "train locret"
-    assert made.json["base"]["name"] == "tiny0"
+    assert made.json["base"]["name"] == tiny.name
     assert (made.json["recipe"]["width"], made.json["recipe"]["steps"], made.json["recipe"]["bf16"]) == (8, 4, True)
     assert made.json["result"]["steps"] == 4
     assert 0 <= made.json["result"]["held_out"]["overlap"] <= 1
@@ -38,14 +38,14 @@ def test_heads_are_trained_and_used(winnow: Any, tiny: Path, data: Path, tmp_pat
     assert (ran.code, ran.json["plan"]) == (0, plan)
     refused = winnow("run", "hello", "-m", "needle", "--plan", plan)
     assert refused.code == 2
-    assert "trained on tiny0" in refused.err
+    assert f"trained on {tiny.name}" in refused.err
 
 
 def test_the_table_says_what_was_made_and_how_to_use_it(winnow: Any, tiny: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "heads"
     shown = winnow("train", "locret", data, "-m", tiny, "--out", out, *QUICK)
     assert shown.code == 0
-    assert "retaining heads for tiny0" in shown.out
+    assert f"retaining heads for {tiny.name}" in shown.out
     assert "of the best tenth" in shown.out
     assert f"locret(budget=1024, heads='{out}')" in " ".join(shown.out.split())
 

@@ -367,7 +367,6 @@ class TestConversations:
         ("speed(decode_from='last:0')", "must be 'header' or like 'last:1'"),
         ("speed(decode_from='answer')", "must be 'header'"),
         ("speed(self_only=True, anchors='first:4')", "self_only is for"),
-        ("speed(cutoff=2) + streaming", "leaves some out"),
         ("speed(cutoff=0.99) + streaming(recent=4) + lazyllm", "both say what to compute"),
         ("pop(cutoff=0)", "at least one layer"),
         ("pop(cutoff=5)", "above the model's 4"),
