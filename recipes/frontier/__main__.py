@@ -7,10 +7,10 @@ Every arm and length gets a file in DIR; `python -m recipes.frontier.report DIR`
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 import torch
+from recipes.flags import pattern, share
 from rich.progress import Progress
 from transformers.utils import logging as transformers_logging
 
@@ -24,8 +24,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory of the measurements")
     parser.add_argument("--examples", type=int, default=4, help="of each task and length; default %(default)s")
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192], help="of prompts, in tokens")
-    parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="in the names of arms")
-    parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="every Nth job, from I")
+    parser.add_argument("--only", type=pattern, default="", metavar="REGEX", help="in the names of arms")
+    parser.add_argument("--shard", type=share, default=(1, 1), metavar="I/N", help="every Nth job, from I")
     parser.add_argument("--list", action="store_true", help="print the names of the arms and end")
     flags = parser.parse_args()
     if flags.examples < 1:
@@ -49,20 +49,6 @@ def main() -> None:
 def jobs(lengths: list[int], shard: int = 1, shards: int = 1) -> list[Job]:
     """Every `shards`th arm at all lengths, from number `shard` on, the most important first."""
     return [Job(arm, length) for arm in arms()[shard - 1 :: shards] for length in lengths]
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
-
-
-def _shard(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 1/2, 2/2")
-    return int(found[1]), int(found[2])
 
 
 if __name__ == "__main__":

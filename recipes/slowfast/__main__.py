@@ -7,10 +7,10 @@ Every arm, task and length gets a file in DIR; `python -m recipes.slowfast.repor
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 import torch
+from recipes.flags import pattern, share
 from rich.progress import Progress
 from transformers.utils import logging as transformers_logging
 
@@ -27,8 +27,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory of the measurements")
     parser.add_argument("--examples", type=int, default=20, help="of each task and length; default %(default)s")
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192], help="of prompts, in tokens")
-    parser.add_argument("--only", type=_pattern, default="", metavar="REGEX", help="in the names of files to make")
-    parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="every Nth task and length, from I")
+    parser.add_argument("--only", type=pattern, default="", metavar="REGEX", help="in the names of files to make")
+    parser.add_argument("--shard", type=share, default=(1, 1), metavar="I/N", help="every Nth task and length, from I")
     parser.add_argument("--haystack", help="directory of texts to hide needles in; default the bundled books")
     flags = parser.parse_args()
     if flags.examples < 1:
@@ -60,20 +60,6 @@ def jobs(lengths: list[int], shard: int = 1, shards: int = 1) -> list[Job]:
     """
     pairs = [(length, task) for length in lengths for task in TASKS][shard - 1 :: shards]
     return [Job(arm, task, length) for arm in arms() for length, task in pairs if task in arm.tasks]
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
-
-
-def _shard(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 1/2, 2/2")
-    return int(found[1]), int(found[2])
 
 
 if __name__ == "__main__":

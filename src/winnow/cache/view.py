@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+NOBODY = 2**62  # in place of the position of a unit that no row sees
+
 
 @dataclass(frozen=True)
 class View:

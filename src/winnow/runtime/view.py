@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
-from winnow.cache.view import View
+from winnow.cache.view import NOBODY, View
 from winnow.kernels.attend.reference import visible
 from winnow.policies.base import Span
 from winnow.runtime.projected import Projected
@@ -14,7 +14,6 @@ from winnow.runtime.segment import Segment
 
 VOTING_ROWS = 64  # the attention of so many rows at a time: a row is as long as the cache, for every query head
 ANYONE = -1  # in place of the position of a unit that every row sees
-NOBODY = 2**62  # of one that no row sees
 
 
 def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from winnow.cache.view import View
+from winnow.cache.view import NOBODY, View
 from winnow.kernels.select import top
 from winnow.policies.read.base import Row
 from winnow.policies.read.packed import Buffers
 from winnow.policies.read.selectors import Evidence, Last, Selector
-
-NOBODY = 2**62  # in place of the position of a unit that no row sees
 
 
 @dataclass(frozen=True)
