@@ -1,0 +1,143 @@
+"""Linear layers whose weights stay packed: at few rows multiplied as they are, at many expanded piece by piece.
+
+weight.py   the layout, what it stands for, and rounding to it
+cpu.py      Numba: products of few rows, and packed weights as floats
+lanes.py    the vector code of both
+"""
+
+import functools
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from winnow.kernels.launch import match_torch_threads, numba_missing
+from winnow.kernels.packed.weight import KINDS, PackedWeight, pack, quantize
+
+__all__ = ["KINDS", "PackedWeight", "expand", "few_rows", "linear", "pack", "quantize", "rows_of", "why_slow"]
+
+PIECE = 1 << 22  # values expanded at a time: 8 MiB of bfloat16, which all layers share
+CANDIDATES = (4, 8, 12, 16, 24, 32)  # counts of rows up to which products may be faster than expanding
+DIRECT = (torch.bfloat16, torch.float32)  # what the kernels take and give
+WIDE = 4  # the least rows of a weight that the kernel takes, and what counts of rows are padded to
+_room = threading.local()
+
+
+def why_slow(weight: PackedWeight) -> str | None:
+    """Why the kernels cannot serve this weight, or None where they can."""
+    if weight.data.device.type != "cpu":
+        return f"the weight is on {weight.data.device}, the kernels are for CPUs"
+    if len(weight.data) < WIDE:
+        return f"the weight has fewer than {WIDE} rows"
+    return numba_missing()
+
+
+def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, few: int | None = None) -> Tensor:
+    """x @ weight.T + bias, [..., columns] -> [..., rows of the weight], in x's dtype; summed in float32; no autograd.
+
+    few: up to how many rows of x the weight is multiplied as it is; None: as measured here, see `few_rows`.
+    """
+    rows = x.numel() // weight.columns
+    if few is None:
+        few = few_rows(weight.kind, weight.minima)
+    if 0 < rows <= few and why_slow(weight) is None:
+        if x.dtype not in DIRECT:
+            return _product(x.float(), weight, None if bias is None else bias.float(), rows).to(x.dtype)
+        return _product(x, weight, bias, rows)
+    y = x.new_empty(*x.shape[:-1], len(weight.data))
+    step = max(1, PIECE // weight.columns)
+    for start in range(0, len(weight.data), step):
+        piece = slice(start, start + step)
+        y[..., piece] = F.linear(x, expand(weight[piece], x.dtype, shared=True), None if bias is None else bias[piece])
+    return y
+
+
+def expand(weight: PackedWeight, dtype: torch.dtype, *, shared: bool = False) -> Tensor:
+    """The weight as floats, [rows, columns]. shared: in memory that this thread's next shared call overwrites."""
+    if why_slow(weight) is not None or dtype not in DIRECT:
+        return weight.float().to(dtype)
+    out = _memory(dtype, len(weight.data) * weight.columns) if shared else torch.empty(weight.shape, dtype=dtype)
+    return _expand(weight, out.view(weight.shape), 0)
+
+
+def rows_of(weight: PackedWeight, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """Some rows as floats: [...] int64 -> [..., columns]."""
+    if why_slow(weight) is not None or dtype not in DIRECT:
+        return replace(weight, data=weight.data[ids.flatten()]).float().to(dtype).view(*ids.shape, -1)
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(weight.data):
+        raise IndexError(f"rows {int(ids.min())} to {int(ids.max())} of a weight with {len(weight.data)}")
+    ids = ids.contiguous()
+    return _expand(weight, torch.empty(*ids.shape, weight.columns, dtype=dtype), ids.data_ptr())
+
+
+@functools.cache
+def few_rows(kind: int, minima: bool) -> int:
+    """Up to how many rows multiplying packed weights is faster here than expanding them: measured once, in about 20 ms.
+
+    A layer of 1,536 rows and 576 columns, in bfloat16; 0 where the kernels do not run.
+    """
+    codes = torch.zeros(1536, 576, dtype=torch.uint8 if KINDS[kind][0] == 4 else torch.int8)
+    factors = torch.ones(1536, 576 // KINDS[kind][1])
+    weight = pack(codes, factors, factors if minima else None)
+    if weight is None or why_slow(weight) is not None:
+        return 0
+    best = 0
+    for rows in CANDIDATES:
+        x = torch.zeros(rows, 576, dtype=torch.bfloat16)
+        if _seconds(x, weight, rows) > _seconds(x, weight, 0):
+            break
+        best = rows
+    return best
+
+
+def _seconds(x: Tensor, weight: PackedWeight, few: int) -> float:
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        linear(x, weight, None, few)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, rows: int) -> Tensor:
+    from winnow.kernels.packed.cpu import HAS_BF16_DOT, product_kernel, scratch_bytes
+
+    outs, columns = weight.shape
+    halves, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
+    padded = 1 if rows == 1 else -(-rows // WIDE) * WIDE
+    shape = (*x.shape[:-1], outs)
+    x = x.contiguous() if padded == rows else F.pad(x.reshape(rows, columns), (0, 0, 0, padded - rows))
+    y = x.new_empty(shape if padded == rows else (padded, outs))
+    scratch = _memory(torch.uint8, threads * scratch_bytes(padded, columns, weight.group))
+    match_torch_threads()
+    product_kernel(
+        x.data_ptr(), weight.data.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), scratch.data_ptr(),
+        padded, outs, columns, weight.data.shape[1], weight.group, weight.kind, threads, weight.minima, halves,
+        halves and HAS_BF16_DOT,
+    )  # fmt: skip
+    return y if padded == rows else y[:rows].view(shape)
+
+
+def _expand(weight: PackedWeight, out: Tensor, ids: int) -> Tensor:
+    from winnow.kernels.packed.cpu import expand_kernel
+
+    threads = torch.get_num_threads()
+    scratch = _memory(torch.uint8, 128 * threads)
+    match_torch_threads()
+    expand_kernel(
+        weight.data.data_ptr(), ids, out.data_ptr(), scratch.data_ptr(), out.numel() // weight.columns, weight.columns,
+        weight.data.shape[1], weight.group, weight.kind, threads, weight.minima, out.dtype == torch.bfloat16,
+    )  # fmt: skip
+    return out
+
+
+def _memory(dtype: torch.dtype, count: int) -> Tensor:
+    """Memory of this thread, [count], kept from call to call: it only grows."""
+    kept: dict[Any, Tensor] = vars(_room)
+    if (found := kept.get(dtype)) is None or found.numel() < count:
+        found = kept[dtype] = torch.empty(count, dtype=dtype)
+    return found[:count]

@@ -1,0 +1,107 @@
+"""A weight held as small integers: groups of columns that share a scale and, in some kinds, a minimum.
+
+The layout is portable, the same on every CPU: a row is [scales float16][minima float16, where the kind has any][codes].
+A column's value is (code - zero) * scale + minimum, where zero is 8 for codes of 4 bits without minima, else 0. Two
+codes of 4 bits share a byte, the even column in its lower half; codes of 8 bits are signed.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+KINDS = ((4, 32), (4, 16), (8, 32), (8, 16))  # bits of a code, columns of a group
+BLOCK = 32  # columns come in whole blocks
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight [rows, columns]. data: [rows, row_bytes] uint8, contiguous; kind: an index of KINDS."""
+
+    data: Tensor
+    columns: int
+    kind: int
+    minima: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.data), self.columns
+
+    @property
+    def bits(self) -> int:
+        return KINDS[self.kind][0]
+
+    @property
+    def group(self) -> int:
+        return KINDS[self.kind][1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    def __getitem__(self, rows: slice) -> "PackedWeight":
+        """Some of the rows, sharing their memory."""
+        return replace(self, data=self.data[rows])
+
+    def at(self, flat: Tensor) -> Tensor:
+        """The values at indices of the flattened weight, [n] int64 -> [n] float32."""
+        rows, inverse = torch.unique(flat // self.columns, return_inverse=True)
+        return replace(self, data=self.data[rows]).float()[inverse, flat % self.columns]
+
+    def float(self) -> Tensor:
+        """[rows, columns] float32: the definition of what a packed weight stands for."""
+        groups = self.columns // self.group
+        scales, minima, codes = self.parts()
+        values = codes.float().unflatten(1, (groups, self.group)) * scales[..., None]
+        if self.minima:
+            values = values + minima[..., None]
+        return values.flatten(1)
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Scales [rows, groups], minima [rows, groups or 0] float32, codes less their zero [rows, columns] int16."""
+        groups = self.columns // self.group
+        head = 2 * groups * (2 if self.minima else 1)
+        factors = self.data[:, :head].contiguous().view(torch.float16).float()
+        codes = self.data[:, head:]
+        if self.bits == 8:
+            codes = codes.contiguous().view(torch.int8).short()
+        else:
+            codes = torch.stack((codes & 15, codes >> 4), 2).flatten(1).short() - (0 if self.minima else 8)
+        return factors[:, :groups], factors[:, groups:], codes
+
+
+def pack(codes: Tensor, scales: Tensor, minima: Tensor | None) -> PackedWeight | None:
+    """Codes [rows, columns], 0 .. 15 as uint8 or -128 .. 127 as int8, scales and minima [rows, groups] float32.
+
+    None where float16 cannot hold the scales and minima to the precision of bfloat16, relative to a row's largest.
+    """
+    columns = codes.shape[1]
+    bits = 4 if codes.dtype == torch.uint8 else 8
+    factors = [scales] if minima is None else [scales, minima]
+    halves = [factor.half() for factor in factors]
+    for factor, half in zip(factors, halves, strict=True):
+        off = (half.float() - factor).abs().amax(1)
+        if not bool((off <= 2**-9 * factor.abs().amax(1)).all()):  # also where it is NaN or infinite
+            return None
+    data = (codes[:, 0::2] | (codes[:, 1::2] << 4)) if bits == 4 else codes.view(torch.uint8)
+    joined = torch.cat([*(half.contiguous().view(torch.uint8) for half in halves), data], 1)
+    kind = KINDS.index((bits, columns // scales.shape[1]))
+    return PackedWeight(joined.contiguous(), columns, kind, minima is not None)
+
+
+def quantize(weight: Tensor, bits: int) -> PackedWeight | None:
+    """Round to nearest in groups of 32: 4 bits from the least to the largest of a group, 8 bits symmetrically.
+
+    weight: [rows, columns]; None where its columns are no multiple of 32, or float16 cannot hold the scales.
+    """
+    if weight.shape[1] % BLOCK:
+        return None
+    groups = weight.detach().float().unflatten(1, (-1, BLOCK))
+    if bits == 8:
+        scales = (groups.abs().amax(2) / 127).half().float()
+        codes = (groups / scales.clamp_min(1e-12)[..., None]).round().clamp(-127, 127)
+        return pack(codes.flatten(1).to(torch.int8), scales, None)
+    least = groups.amin(2).half().float()
+    scales = ((groups.amax(2) - least) / 15).half().float()
+    codes = ((groups - least[..., None]) / scales.clamp_min(1e-12)[..., None]).round().clamp(0, 15)
+    return pack(codes.flatten(1).to(torch.uint8), scales, least)

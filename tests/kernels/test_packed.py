@@ -1,0 +1,156 @@
+"""Packed weights: what they stand for, products of few rows, and weights as floats."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from winnow.kernels import packed
+from winnow.kernels.packed import KINDS, PackedWeight, expand, linear, pack, quantize, rows_of
+
+SHAPES = [(33, 576), (4, 32), (7, 96), (50, 1536), (192, 1056)]  # no tile divides most of them
+ALL = [(kind, minima) for kind in range(len(KINDS)) for minima in (False, True)]
+
+
+def random_weight(kind: int, minima: bool, rows: int, columns: int, seed: int = 0) -> tuple[PackedWeight, Tensor]:
+    """A packed weight, and what it stands for in float64, worked out apart."""
+    source = torch.Generator().manual_seed(seed)
+    bits, group = KINDS[kind]
+    low, high, dtype = (0, 16, torch.uint8) if bits == 4 else (-128, 128, torch.int8)
+    codes = torch.randint(low, high, (rows, columns), generator=source).to(dtype)
+    scales = (0.01 + 0.1 * torch.rand(rows, columns // group, generator=source)).half().float()
+    least = torch.randn(rows, columns // group, generator=source).half().float() if minima else None
+    weight = pack(codes, scales, least)
+    assert weight is not None
+    zero = 8 if bits == 4 and not minima else 0
+    values = (codes.double() - zero) * scales.double().repeat_interleave(group, 1)
+    return weight, values if least is None else values + least.double().repeat_interleave(group, 1)
+
+
+@pytest.mark.parametrize(("kind", "minima"), ALL)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_floats_are_exact(kind: int, minima: bool, shape: tuple[int, int]) -> None:
+    weight, values = random_weight(kind, minima, *shape)
+    assert weight.shape == shape
+    assert torch.equal(weight.float(), values.float())
+    assert torch.equal(expand(weight, torch.float32), values.float())
+    assert torch.equal(expand(weight, torch.bfloat16), values.float().bfloat16())
+    assert torch.equal(expand(weight[1:3], torch.float32), values[1:3].float())
+    ids = torch.tensor([[3, 0], [2, 3]])
+    assert torch.equal(rows_of(weight, ids, torch.float32), values.float()[ids])
+    flat = torch.tensor([0, 5, shape[1], shape[0] * shape[1] - 1])
+    assert torch.equal(weight.at(flat), values.float().flatten()[flat])
+
+
+@pytest.mark.parametrize(("kind", "minima"), ALL)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("few", [0, 64])
+def test_products_are_those_of_the_floats(kind: int, minima: bool, shape: tuple[int, int], few: int) -> None:
+    weight, values = random_weight(kind, minima, *shape)
+    source = torch.Generator().manual_seed(1)
+    for rows in (1, 2, 3, 4, 7, 16, 64):
+        x = torch.randn(rows, shape[1], generator=source)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            mine, bias = x.to(dtype), torch.randn(shape[0], generator=source).to(dtype)
+            wanted = mine.double() @ values.T + bias.double()
+            if few == 0:  # then the weight is rounded too
+                wanted = mine.double() @ values.to(dtype).double().T + bias.double()
+            got = linear(mine, weight, bias, few)
+            assert got.dtype == dtype
+            # One rounding of the result, and those of a sum in float32.
+            summed = mine.double().abs() @ values.abs().T + bias.double().abs()
+            bound = 0.6 * torch.finfo(dtype).eps * wanted.abs() + 5e-7 * summed
+            assert ((got.double() - wanted).abs() <= bound).all()
+
+
+def test_rows_do_not_depend_on_their_company() -> None:
+    weight, _ = random_weight(0, True, 192, 576)
+    x = torch.randn(9, 576, generator=torch.Generator().manual_seed(2)).bfloat16()
+    together = linear(x, weight, few=64)
+    for row in range(9):
+        assert torch.equal(linear(x[row : row + 1], weight, few=64)[0], together[row])
+        assert torch.equal(linear(x[: row + 1], weight, few=64)[row], together[row])
+
+
+def test_leading_dimensions_and_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, values = random_weight(2, False, 50, 96)
+    x = torch.randn(2, 3, 96)
+    monkeypatch.setattr(packed, "PIECE", 96 * 7)
+    for few in (0, 64):
+        torch.testing.assert_close(linear(x, weight, few=few), x @ values.float().T, rtol=1e-5, atol=1e-4)
+    assert linear(x[:0], weight).shape == (0, 3, 50)
+
+
+def test_nothing_behind_the_last_row_is_touched() -> None:
+    """The last row ends where an array of NaN bytes begins, in scales as in codes."""
+    weight, values = random_weight(1, True, 5, 32)
+    data = torch.full((weight.data.numel() + 256,), 0xFF, dtype=torch.uint8)
+    data[: weight.data.numel()] = weight.data.flatten()
+    inside = PackedWeight(data[: weight.data.numel()].view(5, -1), 32, 1, True)
+    x = torch.randn(3, 32)
+    torch.testing.assert_close(linear(x, inside, few=8), x @ values.float().T, rtol=1e-5, atol=1e-5)
+
+
+def test_scales_that_float16_cannot_hold() -> None:
+    codes = torch.ones(2, 32, dtype=torch.int8)
+    for bad in (1e9, 1e-9, float("nan"), float("inf")):
+        assert pack(codes, torch.full((2, 1), bad), None) is None
+    assert pack(codes, torch.zeros(2, 1), None) is not None
+
+
+def test_rounding_to_packed() -> None:
+    weight = torch.randn(20, 96, generator=torch.Generator().manual_seed(3))
+    weight[3, 32:64] = 0.25
+    for bits, share in ((4, 1 / 15), (8, 1 / 127)):
+        rounded = quantize(weight, bits)
+        assert rounded is not None
+        assert rounded.bits == bits
+        groups = weight.unflatten(1, (-1, 32))
+        reach = groups.amax(2) - groups.amin(2) if bits == 4 else groups.abs().amax(2)
+        off = (rounded.float() - weight).unflatten(1, (-1, 32)).abs().amax(2)
+        assert (off <= 0.51 * share * reach + 2e-3).all()
+    assert quantize(torch.randn(4, 40), 4) is None
+
+
+def test_ids_outside_are_refused() -> None:
+    weight, _ = random_weight(2, False, 6, 32)
+    with pytest.raises(IndexError):
+        rows_of(weight, torch.tensor([6]), torch.float32)
+
+
+def test_the_crossover_is_one_of_the_candidates() -> None:
+    packed.few_rows.cache_clear()
+    assert packed.few_rows(0, True) in (0, *packed.CANDIDATES)
+
+
+CHECK = """
+import sys; sys.path.insert(0, {tests!r})
+import torch
+from kernels.test_packed import ALL, random_weight
+from winnow.kernels.packed import expand, linear
+for kind, minima in ALL:
+    weight, values = random_weight(kind, minima, 33, 576)
+    assert torch.equal(expand(weight, torch.float32), values.float())
+    x = torch.randn(5, 576).bfloat16()
+    off = linear(x, weight, few=8).double() - x.double() @ values.T
+    assert off.abs().max() < 4e-3 * (x.double().abs() @ values.abs().T).max()
+print("same")
+"""
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"ATEN_CPU_CAPABILITY": "avx2"}, {"ATEN_CPU_CAPABILITY": "default"}, {"NUMBA_CPU_NAME": "x86-64-v3"}],
+    ids=lambda each: "-".join(each.values()),
+)
+def test_the_layout_means_the_same_on_other_cpus(environment: dict[str, str], tmp_path: Path) -> None:
+    code = CHECK.format(tests=str(Path(__file__).parents[1]))
+    where = {"NUMBA_CACHE_DIR": str(tmp_path)} if "NUMBA_CPU_NAME" in environment else {}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment, **where}, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "same", done.stderr
