@@ -1,0 +1,1 @@
+"""What a model is: reading the files models come in."""
