@@ -25,19 +25,9 @@ MAX_ALIGNMENT = 2**20
 DEFAULT_ALIGNMENT = 32
 
 _STRING, _ARRAY = 8, 9
-_NUMBERS = {
-    0: "<u1",
-    1: "<i1",
-    2: "<u2",
-    3: "<i2",
-    4: "<u4",
-    5: "<i4",
-    6: "<f4",
-    7: "?",
-    10: "<u8",
-    11: "<i8",
-    12: "<f8",
-}
+_BOOL = 7
+_NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 10: "<u8", 11: "<i8", 12: "<f8"}
+_NUMBERS[_BOOL] = "u1"
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
@@ -113,7 +103,7 @@ class _Scan:
     def __init__(self, path: Path, size: int) -> None:
         self.name, self.size, self.at = path.name, size, 0
         try:
-            self.data = memoryview(np.memmap(path, np.uint8, "r", shape=(min(size, HEADER_LIMIT),)))
+            self.data = np.memmap(path, np.uint8, "r", shape=(min(size, HEADER_LIMIT),)).data
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ModelError(f"{path}: cannot be read ({reason}); give the path of a .gguf file") from None
@@ -186,8 +176,8 @@ class _Scan:
         dtype = np.dtype(_NUMBERS[kind])
         start = self.take(count, dtype.itemsize, what)
         self.at = start + count * dtype.itemsize
-        stored = np.frombuffer(self.data, np.uint8 if dtype == bool else dtype, count, start)
-        return stored != 0 if dtype == bool else stored.copy()  # a copy: the map is not kept open
+        stored = np.frombuffer(self.data, dtype, count, start)
+        return stored != 0 if kind == _BOOL else stored.copy()  # a copy: the map is not kept open
 
     def strings(self, count: int, what: str) -> list[str]:
         """One tight loop: a vocabulary and its merges are a hundred thousand strings."""
@@ -247,9 +237,7 @@ def _check_metadata(metadata: dict[str, Any], scan: _Scan) -> int:
     if type(parts) is not int:
         scan.refuse(f"split.count is {_shown(parts)}, not a count")
     if parts > 1:
-        scan.refuse(
-            f"is one of {parts:,} parts of a file", "join them with `llama-gguf-split --merge` and give the result"
-        )
+        scan.refuse(f"is one of {parts:,} parts of a file", "join them with `llama-gguf-split --merge`")
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or not 8 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         scan.refuse(f"general.alignment is {_shown(alignment)}, not a power of two from 8 to {MAX_ALIGNMENT:,}")
