@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from tiny import save_tiny_model, tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
-from winnow.errors import InputError, PlanError
+from winnow.errors import InputError, ModelError, PlanError
 from winnow.learn.chat import read_conversations
 from winnow.learn.packed import packed_logits
 from winnow.learn.recipe import Lora, Recipe
@@ -135,6 +135,9 @@ def test_an_adapter_loads_with_its_plan_and_answers_as_in_training(data: Path, t
     merged = llm.logits(list(row.ids[:-1]), decode_from=row.turns[0].answer)
     torch.testing.assert_close(merged, expected, rtol=0, atol=1e-4)
     adapted.unload()
+    with pytest.raises(ModelError, match="make a new LLM"):
+        decoder.refresh()
+    decoder = Decoder(base)
     with decoder.driving(), torch.no_grad():
         untrained = packed_logits(decoder, Batch.of([row], "bos", "header"), HALF)
     assert (untrained - expected).abs().max() > 0.1

@@ -315,6 +315,24 @@ def test_threads_share_a_model(llm):
     assert llm.model.config._attn_implementation == "eager"
 
 
+def test_the_users_model_is_never_touched():
+    """Another thread runs it natively, in training mode, while Winnow generates: both give what they give alone."""
+    model = small_model("llama").train()
+    llm, ids = LLM(model), torch.arange(5, 25)[None]
+    before = {name: type(module) for name, module in model.named_modules()}
+    implementation = model.config._attn_implementation
+    alone, expected = model(ids).logits, llm.generate([[5, 6, 7]], GREEDY)[0].token_ids
+    with ThreadPoolExecutor(1) as pool:
+        native = pool.submit(lambda: [model(ids).logits for _ in range(20)])
+        while not native.done():
+            assert llm.generate([[5, 6, 7]], GREEDY)[0].token_ids == expected
+            assert model.training
+            assert model.config._attn_implementation == implementation
+    assert all(torch.equal(logits, alone) for logits in native.result())
+    assert {name: type(module) for name, module in model.named_modules()} == before
+    assert all(a is b for a, b in zip(model.parameters(), llm.decoder.tree.parameters(), strict=True))
+
+
 def test_a_model_cast_behind_the_llms_back_is_refused():
     model = small_model("llama")
     llm = LLM(model)

@@ -57,6 +57,7 @@ def packed_forward(decoder: Decoder, policy: Speed, *, checkpointing: bool = Fal
 
     def forward(num_items_in_batch: Tensor | float | None = None, **keywords: Any) -> dict[str, Tensor]:
         batch = Batch(**{name: keywords[name] for name in Batch.__dataclass_fields__})
+        decoder.tree.train(model.training)  # a trainer changes the mode of the model that it holds
         loss = packed_loss(decoder, batch, policy, checkpointing=checkpointing)
         count = (batch.labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
         return {"loss": loss / count}

@@ -1,7 +1,7 @@
 """A Hugging Face decoder, taken apart at its layers. Nothing of the model is re-implemented, and nothing of it changes.
 
-While a step runs (`driving`), the model's attention implementation is Winnow's registered function and its plain linear
-layers use the kernel for few rows; before and after, the model is stock.
+What runs is a shadow of the model's modules over the same tensors, whose attention is Winnow's registered function and
+whose linear layers use the kernels for few rows; the model itself stays stock.
 """
 
 import threading
@@ -17,7 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from winnow.errors import ModelError
 from winnow.kernels.launch import compile_kernels
-from winnow.kernels.linear import fast_linears
+from winnow.models.shadow import shadow_of
 from winnow.policies.base import ModelShape
 from winnow.runtime.adapters import base_name, dtype_hint
 from winnow.runtime.families import family_of
@@ -25,7 +25,7 @@ from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_
 from winnow.runtime.rotary import Rotary
 
 ATTENTION = "winnow"
-# One step at a time per model, whichever thread or LLM it comes from: a step changes how the model's layers attend.
+# One step at a time per model, whichever thread or LLM it comes from: two would take each other's cores.
 _LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
 NOT_ROTATED = "not rotated"  # in place of the key of a layer's rope tables
 
@@ -33,21 +33,21 @@ NOT_ROTATED = "not rotated"  # in place of the key of a layer's rope tables
 class Decoder:
     """The parts of a causal language model that a step walks through.
 
-    The model is put into evaluation mode. Raises UnsupportedModelError where it has anything unknown.
+    model: the user's, never changed; tree: what is driven. Raises UnsupportedModelError where it has anything unknown.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.family = family_of(model)
-        self.model = model.eval()
+        self.model = model
+        self.tree: Any = shadow_of(model, ATTENTION)
         self._lock = _LOCKS.setdefault(model, threading.RLock())
         self._placed = (model.dtype, model.device)
         self.config: Any = model.config
         self.rotary = Rotary(model)
-        self.layers = list(model.model.layers)[: self.config.num_hidden_layers]
+        self.layers = list(self.tree.model.layers)[: self.config.num_hidden_layers]
         self.rope_kinds = tuple(self._rope_kind(layer) for layer in range(len(self.layers)))
         self.shape = self._shape()
         self._identity = self.rotary.identity()
-        self._linears = fast_linears(model)
         compile_kernels(model.device)
         self.derived: dict[Any, Any] = {}  # what is computed from the weights once; see `refresh`
         self._derived_from: object = None
@@ -66,9 +66,14 @@ class Decoder:
         """Forget what was computed from weights that have changed since; called when a sequence is admitted.
 
         A change is one of the memory, of the count of in-place writes, or of the middle value of any parameter: an
-        adapter that is merged writes past that count.
+        adapter that is merged writes past that count. Raises ModelError where the model has other parameters than the
+        tree that is driven.
         """
         parameters = list(self.model.parameters())
+        if [id(p) for p in parameters] != [id(p) for p in self.tree.parameters()]:
+            raise ModelError(
+                "modules or parameters of the model were replaced since the LLM was made; make a new LLM of it"
+            )
         middles = torch.stack([p.flatten()[p.numel() // 2].float() for p in parameters]).tolist()
         places = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
         if (weights := (middles, places)) != self._derived_from:
@@ -104,7 +109,7 @@ class Decoder:
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows] token ids -> [1, rows, hidden]."""
-        return self.family.embedding(self.config, self.model.model.embed_tokens(ids[None]))
+        return self.family.embedding(self.config, self.tree.model.embed_tokens(ids[None]))
 
     def layer(self, index: int, hidden: Tensor, call: object) -> Tensor:
         """One decoder layer over flat rows `[1, rows, hidden]`; `call` reaches the attention function as `winnow=`."""
@@ -115,22 +120,16 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] after the last layer -> [rows, vocab] float32."""
-        logits = self.model.lm_head(self.model.model.norm(hidden[None]))[0]
+        logits = self.tree.lm_head(self.tree.model.norm(hidden[None]))[0]
         return self.family.logits(self.config, logits).float()
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Within: the model's layers call Winnow's attention; after, also after an error, the model is stock again."""
+        """Within: this thread alone steps the model. Raises ModelError where it was moved or cast since."""
         with self._lock:
             if (self.model.dtype, self.model.device) != self._placed:
                 raise ModelError("the model was moved or cast since the LLM was made; make a new LLM of it")
-            stock = self.config._attn_implementation
-            self.config._attn_implementation = ATTENTION
-            try:
-                with self._linears:
-                    yield
-            finally:
-                self.config._attn_implementation = stock
+            yield
 
     def _rope_kind(self, layer: int) -> str | None:
         """The key of this layer's rope tables, or NOT_ROTATED."""

@@ -2,10 +2,10 @@
 
 reference.py   the definition
 cpu.py         Numba, up to `MAX_ROWS` rows
-module.py      nn.Linear with the same parameters that uses it, and how a model is switched to it and back
+module.py      nn.Linear with the same parameters that uses it, and how a tree of modules is made to use it
 """
 
-from winnow.kernels.linear.module import FastLinear, available, fast_linears, linear
+from winnow.kernels.linear.module import FastLinear, available, linear, use_fast_linears
 from winnow.kernels.linear.reference import linear_reference
 
-__all__ = ["FastLinear", "available", "fast_linears", "linear", "linear_reference"]
+__all__ = ["FastLinear", "available", "linear", "linear_reference", "use_fast_linears"]

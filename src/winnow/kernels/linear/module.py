@@ -1,8 +1,6 @@
-"""nn.Linear at few rows through the Numba kernel, and how a model's layers are switched to it and back."""
+"""nn.Linear at few rows through the Numba kernel, and how the layers of a tree are made to use it."""
 
 import logging
-import threading
-from types import TracebackType
 
 import torch
 import torch.nn.functional as F
@@ -76,40 +74,18 @@ class FastLinear(nn.Linear):
             return F.linear(x, self.weight, self.bias)
         if x.dtype != weight.dtype or x.dtype not in DTYPES or not weight.is_cpu:  # moved or cast since it was chosen
             return F.linear(x, weight, bias)
+        match_torch_threads()
         return _run(x, weight, bias, rows)
 
 
-class fast_linears:
-    """Context: the plain linear layers of `model` are `FastLinear`; outside, the model is what it was.
+def use_fast_linears(tree: nn.Module) -> None:
+    """Make the plain linear layers of a module tree `FastLinear`, for good: of the tree that Winnow drives, never a user's.
 
-    Only modules of exactly the type nn.Linear take part, so quantised and adapter layers are left alone. Cheap enough
-    to enter once per step; may be entered again, also by another thread, before it is left.
+    Only modules of exactly the type nn.Linear take part, so quantised and adapter layers are left alone.
     """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.modules = [m for m in model.modules() if type(m) is nn.Linear and _suits(m)]
-        self._inside = 0
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._become(FastLinear)
-        if self.modules:
-            match_torch_threads()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._become(nn.Linear)
-
-    def _become(self, kind: type[nn.Linear]) -> None:
-        for module in self.modules:
-            object.__setattr__(module, "__class__", kind)  # past nn.Module's own, which is ten times slower
+    for module in tree.modules():
+        if type(module) is nn.Linear and _suits(module):
+            object.__setattr__(module, "__class__", FastLinear)
 
 
 def _suits(module: nn.Linear) -> bool:

@@ -6,6 +6,7 @@ codes of 4 bits share a byte, the even column in its lower half; codes of 8 bits
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,9 +40,25 @@ class PackedWeight:
     def nbytes(self) -> int:
         return self.data.nbytes
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PackedWeight":
+        """Itself: nothing changes it."""
+        return self
+
     def __getitem__(self, rows: slice) -> "PackedWeight":
         """Some of the rows, sharing their memory."""
         return replace(self, data=self.data[rows])
+
+    def checked(self) -> "PackedWeight":
+        """This weight. Raises ValueError where its bytes are not those of such rows, or a scale is NaN or infinite."""
+        groups = self.columns // self.group
+        row = 2 * groups * (2 if self.minima else 1) + self.columns * self.bits // 8
+        if self.data.dtype != torch.uint8 or self.data.ndim != 2 or self.data.shape[1] != row:
+            raise ValueError(f"rows of {list(self.data.shape)[1:]} bytes where {self.columns} columns take {row}")
+        if not bool(
+            self.data[:, : row - self.columns * self.bits // 8].contiguous().view(torch.float16).isfinite().all()
+        ):
+            raise ValueError("a scale that is NaN or infinite")
+        return self
 
     def at(self, flat: Tensor) -> Tensor:
         """The values at indices of the flattened weight, [n] int64 -> [n] float32."""

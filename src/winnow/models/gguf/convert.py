@@ -1,0 +1,101 @@
+"""The tensors of a GGUF file under their names in a Hugging Face model, quantised ones packed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import dequantize
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+
+from winnow.errors import ModelError, UnsupportedModelError
+from winnow.kernels.packed import PackedWeight
+from winnow.models.gguf.blocks import PACKABLE, dense_tensor, packed_tensor
+from winnow.models.gguf.header import Header, TensorInfo, raw
+from winnow.models.packed import packable
+
+# Tensors that are no weights: what they say of the rotation, the configuration has taken.
+ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor of a model: packed or floats, and the type it had in the file."""
+
+    value: PackedWeight | Tensor
+    type: str
+
+
+def tensors_of(
+    header: Header, config: PreTrainedConfig, progress: Callable[[int], None] = lambda values: None
+) -> Iterator[tuple[str, Held]]:
+    """Every tensor of the file by its name in the model; progress: called with the number of values just converted.
+
+    Raises ModelError where the file lacks a tensor, has one too many or of another shape, or holds NaN or infinity.
+    """
+    with torch.device("meta"):
+        skeleton = AutoModelForCausalLM.from_config(config)
+    kind = TENSOR_PROCESSORS.get(header.architecture.replace("-", "_"), TensorProcessor)
+    processor = kind(config=config.to_dict())
+    names = get_gguf_hf_weights_map(skeleton, processor)
+    _check_names(header, skeleton, names)
+    merged: dict[str, dict[str, Tensor]] = {"tensors": {}}  # where a processor puts what it merges from several tensors
+    for info in header.tensors.values():
+        if info.name in ROTATION:
+            continue
+        held = _held(header, info, skeleton, names[info.name], processor, names, merged)
+        if held is not None:
+            yield names[info.name], held
+        progress(int(np.prod(info.shape)))
+    for name, value in merged["tensors"].items():
+        yield name, Held(value.bfloat16(), "merged")
+
+
+def _held(
+    header: Header, info: TensorInfo, skeleton: PreTrainedModel, name: str, processor: Any, names: Any, merged: Any
+) -> Held | None:
+    """One tensor, converted; None where the processor has merged it into another."""
+    stored = raw(header, info.name)
+    module = skeleton.get_submodule(name.rpartition(".")[0])
+    if info.type in PACKABLE and len(info.shape) == 2 and name.endswith(".weight") and packable(module):
+        if (packed := packed_tensor(stored, info.type)) is not None:
+            data = processor.process(packed.data.numpy(), info.name).weights  # it moves rows, whatever they hold
+            moved = PackedWeight(
+                torch.from_numpy(np.ascontiguousarray(data)), packed.columns, packed.kind, packed.minima
+            )
+            return Held(moved, info.type.name)
+    values = dequantize(np.asarray(stored), info.type)
+    if not np.isfinite(values).all():
+        raise ModelError(f"{header.path.name}: the tensor {info.name} holds NaN or infinity; download the file again")
+    done = processor.process(values, info.name, tensor_key_mapping=names, parsed_parameters=merged)
+    if done.name is None:
+        return None
+    if done.weights is values:
+        return Held(dense_tensor(np.asarray(stored), info.type), info.type.name)
+    return Held(torch.from_numpy(np.ascontiguousarray(done.weights)), info.type.name)
+
+
+def _check_names(header: Header, skeleton: PreTrainedModel, names: dict[str, str]) -> None:
+    """Every tensor has a place of its shape in the model, and the model's every place a tensor."""
+    here = header.tensors.keys() - set(ROTATION)
+    if unknown := sorted(here - names.keys()):
+        raise UnsupportedModelError(
+            f"{header.path.name}: holds {len(unknown)} tensors that a {header.architecture} model has no place for, such as "
+            f"{unknown[0]}; its configuration and its tensors do not belong together"
+        )
+    tied = {"lm_head.weight"} if skeleton.config.tie_word_embeddings else set()
+    places = {name: value.shape for name, value in skeleton.state_dict().items() if name not in tied}
+    if missing := sorted(places.keys() - {names[name] for name in here}):
+        raise ModelError(
+            f"{header.path.name}: lacks {len(missing)} tensors that the model needs, such as {missing[0]}; download it again"
+        )
+    for name in here:
+        wanted, found = places.get(names[name]), header.tensors[name].shape
+        if wanted is not None and len(wanted) == len(found) and tuple(wanted) != found:
+            raise ModelError(
+                f"{header.path.name}: the tensor {name} has the shape {list(found)} where the configuration says "
+                f"{list(wanted)}; download it again"
+            )

@@ -1,0 +1,120 @@
+"""A model from a GGUF file, or from a directory that was made of one."""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.initialization import no_init_weights
+
+from winnow.errors import ModelError
+from winnow.kernels.packed import PackedWeight, expand
+from winnow.models.gguf.cache import content_hash, entry_of
+from winnow.models.gguf.config import config_of
+from winnow.models.gguf.convert import Held, tensors_of
+from winnow.models.gguf.directory import read_record, read_tensors, write_directory
+from winnow.models.gguf.generation import generation_of
+from winnow.models.gguf.header import Header, read_header
+from winnow.models.gguf.tokenizer import tokenizer_of
+from winnow.models.packed import put_packed
+from winnow.runtime.families import check_config
+
+log = logging.getLogger(__name__)
+Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+Progress = Callable[[int], None]
+
+
+def load_gguf(path: Path, dtype: torch.dtype, *, dense: bool, progress: Progress = lambda values: None) -> Loaded:
+    """The model and tokenizer of a GGUF file, through the cache of converted files. dtype: of what is not packed.
+
+    dense: expand packed weights to floats. Raises ModelError, UnsupportedModelError: see `read_header`, `config_of`,
+    `tokenizer_of` and `tensors_of`.
+    """
+    entry = entry_of(path)
+    if entry.is_dir():
+        try:
+            return load_directory(entry, dtype, dense=dense)
+        except ModelError as error:
+            log.warning("the converted copy of %s is damaged and is made again: %s", path.name, error)
+            shutil.rmtree(entry, ignore_errors=True)
+    parts = _parts(read_header(path))
+    try:
+        import_gguf(path, entry, progress)
+    except OSError as error:
+        reason = error.strerror or error
+        log.warning("%s cannot be kept converted (%s: %s), so every load converts it", path.name, entry.parent, reason)
+        config, tokenizer, generation = parts
+        return _built(config, generation, tensors_of(read_header(path), config, progress), dtype, dense), tokenizer
+    return load_directory(entry, dtype, dense=dense)
+
+
+def import_gguf(path: Path, directory: Path, progress: Progress = lambda values: None) -> None:
+    """Convert a GGUF file into a directory that `load_directory` reads; it appears whole or not at all.
+
+    Raises ModelError as `load_gguf`, and OSError where the directory cannot be written.
+    """
+    header = read_header(path)
+    config, tokenizer, generation = _parts(header)
+    source = {"name": path.name, "sha256": content_hash(path), "bytes": path.stat().st_size}
+    write_directory(directory, config, tokenizer, generation, tensors_of(header, config, progress), source)
+
+
+def load_directory(directory: Path, dtype: torch.dtype, *, dense: bool) -> Loaded:
+    """What `import_gguf` wrote. Raises ModelError where it is damaged."""
+    record = read_record(directory)
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        generation = GenerationConfig.from_pretrained(directory)
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ModelError(f"{directory}: is damaged ({error}); import the GGUF file again") from error
+    check_config(config, directory.name)
+    model = _built(config, generation, read_tensors(directory, record), dtype, dense)
+    return model, tokenizer
+
+
+def _parts(header: Header) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase, GenerationConfig]:
+    config = config_of(header)
+    config.name_or_path = header.path.stem
+    check_config(config, header.path.name)
+    tokenizer = tokenizer_of(header)
+    return config, tokenizer, generation_of(header, tokenizer)
+
+
+def _built(
+    config: PreTrainedConfig,
+    generation: GenerationConfig,
+    tensors: Iterable[tuple[str, Held]],
+    dtype: torch.dtype,
+    dense: bool,
+) -> PreTrainedModel:
+    with no_init_weights():
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    for name, held in tensors:
+        owner, _, last = name.rpartition(".")
+        if isinstance(value := held.value, PackedWeight):
+            if not dense:
+                put_packed(model, owner, value, dtype)
+                continue
+            value = expand(value, dtype)
+        setattr(model.get_submodule(owner), last, nn.Parameter(value.to(dtype), requires_grad=dense))
+    if config.tie_word_embeddings:
+        embedding = model.get_input_embeddings()
+        if packed := getattr(embedding, "packed", None):
+            put_packed(model, "lm_head", packed, dtype)
+        else:
+            model.lm_head.weight = embedding.weight
+    model.generation_config = generation
+    return model.eval()

@@ -1,0 +1,134 @@
+"""Modules whose weights stay packed, in the place of a model's linear layers and embedding.
+
+They compute what the stock modules would with the floats that the packed weights stand for, so the tree around them is
+transformers' own and runs by itself, too. They have no gradients.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from winnow.errors import ModelError
+from winnow.kernels.packed import PackedWeight, expand, few_rows, linear, quantize, rows_of
+
+ROWS, COLUMNS = 4, 32  # a weight is rounded to packed if it has at least these rows, and whole blocks of columns
+
+
+class _Packed(nn.Module):
+    """Holds a packed weight as plain data: no parameter, since it has no gradient, and no part of a state dict."""
+
+    packed: PackedWeight
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.packed = replace(self.packed, data=fn(self.packed.data))
+        return self
+
+
+class PackedLinear(_Packed):
+    """`nn.Linear` over a packed weight.
+
+    few: up to how many rows the weight is multiplied as it is; above it is expanded. low_rank: pairs (down [rank, in],
+    up [out, rank]) of adapters, whose products are added.
+    """
+
+    def __init__(self, packed: PackedWeight, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.packed = packed
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.out_features, self.in_features = packed.shape
+        self.few = few_rows(packed.kind, packed.minima) if packed.data.device.type == "cpu" else 0
+        self.low_rank: list[tuple[Tensor, Tensor]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ModelError("packed weights have no gradients; load the model with weights='dense' to train it")
+        y = linear(x, self.packed, self.bias, self.few)
+        for down, up in self.low_rank:
+            y = y + F.linear(F.linear(x, down), up)
+        return y
+
+    def rows(self, start: int, stop: int | None) -> "PackedLinear":
+        """Some outputs of the layer, sharing its memory."""
+        part = PackedLinear(self.packed[start:stop], None if self.bias is None else self.bias[start:stop])
+        part.low_rank = [(down, up[start:stop]) for down, up in self.low_rank]
+        return part
+
+    def dense(self, dtype: torch.dtype) -> nn.Linear:
+        """The same layer with its weight as floats, adapters added."""
+        weight = expand(self.packed, dtype)
+        for down, up in self.low_rank:
+            weight = (weight.float() + up.float() @ down.float()).to(dtype)
+        layer = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        layer.weight, layer.bias = nn.Parameter(weight, requires_grad=False), self.bias
+        return layer
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bits={self.packed.bits}"
+
+
+class PackedEmbedding(_Packed):
+    """`nn.Embedding` over a packed weight. scale: what some families multiply their embeddings by."""
+
+    def __init__(self, packed: PackedWeight, dtype: torch.dtype, scale: float | None = None) -> None:
+        super().__init__()
+        self.packed, self.scale = packed, scale
+        self.num_embeddings, self.embedding_dim = packed.shape
+        # The dtype of what comes out follows the model's when it is cast.
+        self.register_buffer("like", torch.empty(0, dtype=dtype), persistent=False)
+        self.like: Tensor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = rows_of(self.packed, ids, self.like.dtype)
+        return rows if self.scale is None else rows * torch.tensor(self.scale, dtype=rows.dtype, device=rows.device)
+
+
+def packed_modules(model: nn.Module) -> Iterator[tuple[str, PackedLinear | PackedEmbedding]]:
+    """Every packed module by name, also those that share a weight."""
+    for name, module in model.named_modules():
+        if isinstance(module, PackedLinear | PackedEmbedding):
+            yield name, module
+
+
+def is_packed(model: nn.Module) -> bool:
+    return next(packed_modules(model), None) is not None
+
+
+def put_packed(model: PreTrainedModel, name: str, packed: PackedWeight, dtype: torch.dtype) -> None:
+    """Replace the linear layer or embedding `name` by one over `packed`; a linear layer keeps its bias."""
+    parent, _, last = name.rpartition(".")
+    module: Any = model.get_submodule(name)
+    if isinstance(module, nn.Embedding):
+        made: nn.Module = PackedEmbedding(packed, dtype, getattr(module, "scalar_embed_scale", None))
+    else:
+        made = PackedLinear(packed, None if module.bias is None else module.bias.detach().to(dtype))
+    setattr(model.get_submodule(parent), last, made.train(module.training))
+
+
+def packable(module: nn.Module) -> bool:
+    """Whether a module of a model may be replaced by a packed one: nothing but a linear layer or an embedding."""
+    if isinstance(module, nn.Embedding):
+        return type(module) is nn.Embedding or hasattr(module, "scalar_embed_scale")
+    return type(module) is nn.Linear
+
+
+def quantize_model(model: PreTrainedModel) -> int:
+    """Round the linear layers of `model`, in place, to 4 bits, its embedding and head to 8, in groups of 32.
+
+    Layers whose columns are no multiple of 32 stay as they are. Returns how many weights were rounded.
+    """
+    known: dict[int, PackedWeight | None] = {}
+    ends = {id(module) for module in (model.get_input_embeddings(), model.get_output_embeddings())}
+    found = [(name, module) for name, module in model.named_modules() if packable(module)]
+    for name, module in found:
+        weight: Any = module.weight
+        if id(weight) not in known:
+            known[id(weight)] = quantize(weight, 8 if id(module) in ends else 4) if len(weight) >= ROWS else None
+        if (packed := known[id(weight)]) is not None:
+            put_packed(model, name, packed, weight.dtype)
+    return sum(packed is not None for packed in known.values())
