@@ -36,7 +36,7 @@ def tokenizer_of(header: Header) -> PreTrainedTokenizerFast:
         UnsupportedModelError: a kind of vocabulary or pre-tokenizer that is not known; names it and those that are.
         ModelError: a vocabulary that is missing or damaged.
     """
-    vocabulary = _Vocabulary(header)
+    vocabulary = Vocabulary(header)
     ids = vocabulary.ids()
     try:
         backend = vocabulary.byte_level() if vocabulary.model == BYTE_LEVEL else vocabulary.sentencepiece()
@@ -56,11 +56,11 @@ def tokenizer_of(header: Header) -> PreTrainedTokenizerFast:
 
 def special_ids(header: Header) -> dict[str, int | None]:
     """`bos_token_id`, `eos_token_id` and `pad_token_id` of a configuration, None where there is none."""
-    ids = _Vocabulary(header).ids()
+    ids = Vocabulary(header).ids()
     return {f"{name}_id": ids.get(name) for name in ("bos_token", "eos_token", "pad_token")}
 
 
-class _Vocabulary:
+class Vocabulary:
     """The keys of a header that begin with `tokenizer.`, checked."""
 
     def __init__(self, header: Header) -> None:
@@ -185,7 +185,7 @@ class _Vocabulary:
         backend.add_tokens(added(self.of_type(USER_DEFINED), special=False))
 
 
-def _around(vocabulary: _Vocabulary, ids: dict[str, int]) -> processors.PostProcessor:
+def _around(vocabulary: Vocabulary, ids: dict[str, int]) -> processors.PostProcessor:
     """What is put before and behind a text: as the file says, else as llama.cpp does for its kind of vocabulary."""
     begins = vocabulary.model == SENTENCEPIECE or vocabulary.value("tokenizer.ggml.pre", str) in BEGINS_TEXTS
     wanted = {
