@@ -65,7 +65,8 @@ class PackedLinear(_Packed):
         for down, up in self.low_rank:
             weight = (weight.float() + up.float() @ down.float()).to(dtype)
         layer = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
-        layer.weight, layer.bias = nn.Parameter(weight, requires_grad=False), self.bias
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+        layer.register_parameter("bias", self.bias)
         return layer
 
     def extra_repr(self) -> str:

@@ -1,7 +1,7 @@
 """The tree that Winnow drives: the user's modules again, over the very same parameters and buffers.
 
-What driving changes, the attention implementation and the kernels of linear layers, it changes in the copy, so the model
-object that a user holds is never touched and may run natively at the same time.
+What driving changes, the attention implementation and the kernels of linear layers, it changes in the copy, so the
+model object that a user holds is never touched and may run natively at the same time.
 """
 
 import copy
@@ -13,8 +13,10 @@ from winnow.kernels.linear import use_fast_linears
 
 
 def shadow_of(model: PreTrainedModel, attention: str) -> PreTrainedModel:
-    """A copy of the module tree in evaluation mode that shares all tensors of `model`, with an attention registered by name
-    and linear layers of few rows through the kernel."""
+    """A copy of the module tree of `model`, in evaluation mode, that shares all its tensors.
+
+    attention: the registered implementation that its layers call. Linear layers of few rows go through the kernel.
+    """
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     tree = copy.deepcopy(model, shared).eval()
     tree.config._attn_implementation = attention

@@ -79,7 +79,7 @@ class FastLinear(nn.Linear):
 
 
 def use_fast_linears(tree: nn.Module) -> None:
-    """Make the plain linear layers of a module tree `FastLinear`, for good: of the tree that Winnow drives, never a user's.
+    """Make the plain linear layers of a module tree `FastLinear`, for good: of one that Winnow drives, never a user's.
 
     Only modules of exactly the type nn.Linear take part, so quantised and adapter layers are left alone.
     """

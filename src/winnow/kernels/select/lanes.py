@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba.core import types
 
 from winnow.kernels.simd import F32, F32X16, I32, I32X16, I64, LANES, call, constant, operation, spread, vector

@@ -1,7 +1,7 @@
 """The quantised tensors of GGUF files as packed weights.
 
-What a block's codes stand for is gguf's to say: its `dequantize` gives the values, and the scales and minima too, of the
-same blocks with every code overwritten by the one that stands for 1, or for 0. The codes follow from the three.
+What a block's codes stand for is gguf's to say: its `dequantize` gives the values, and the scales and minima too, from
+the same blocks with every code overwritten by the one that stands for 1, or for 0. The codes follow from the three.
 """
 
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ PIECE = 1 << 22  # values converted at a time
 class Kind:
     """bits, group: of the packed form, which loses nothing but the rounding of scales. size: of a stored block.
 
-    ones: makes every code stand for 1 and every minimum 0. zeros: makes every code stand for 0; empty where there are no
-    minima, since all values are 0 then.
+    ones: makes every code stand for 1 and every minimum 0. zeros: makes every code stand for 0; empty where there are
+    no minima, since all values are 0 then.
     """
 
     bits: int
@@ -64,7 +64,7 @@ def packed_tensor(raw: NDArray[np.uint8], type: GGMLQuantizationType) -> PackedW
 
 
 def dense_tensor(raw: NDArray[np.uint8], type: GGMLQuantizationType) -> torch.Tensor:
-    """A stored tensor [..., bytes] as floats: as they are stored, or bfloat16 for quantised types without a packed form."""
+    """A stored tensor [..., bytes] as floats: as stored, or bfloat16 for quantised types without a packed form."""
     if type == _T.BF16:
         return torch.from_numpy(raw.copy()).view(torch.bfloat16)
     if type in (_T.F32, _T.F16, _T.F64):

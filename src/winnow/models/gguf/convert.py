@@ -1,7 +1,7 @@
 """The tensors of a GGUF file under their names in a Hugging Face model, quantised ones packed."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,13 +60,10 @@ def _held(
     """One tensor, converted; None where the processor has merged it into another."""
     stored = raw(header, info.name)
     module = skeleton.get_submodule(name.rpartition(".")[0])
-    if info.type in PACKABLE and len(info.shape) == 2 and name.endswith(".weight") and packable(module):
-        if (packed := packed_tensor(stored, info.type)) is not None:
-            data = processor.process(packed.data.numpy(), info.name).weights  # it moves rows, whatever they hold
-            moved = PackedWeight(
-                torch.from_numpy(np.ascontiguousarray(data)), packed.columns, packed.kind, packed.minima
-            )
-            return Held(moved, info.type.name)
+    fits = info.type in PACKABLE and len(info.shape) == 2 and name.endswith(".weight") and packable(module)
+    if fits and (packed := packed_tensor(stored, info.type)) is not None:
+        moved = processor.process(packed.data.numpy(), info.name).weights  # it moves rows, whatever they hold
+        return Held(replace(packed, data=torch.from_numpy(np.ascontiguousarray(moved))), info.type.name)
     values = dequantize(np.asarray(stored), info.type)
     if not np.isfinite(values).all():
         raise ModelError(f"{header.path.name}: the tensor {info.name} holds NaN or infinity; download the file again")
@@ -83,14 +80,15 @@ def _check_names(header: Header, skeleton: PreTrainedModel, names: dict[str, str
     here = header.tensors.keys() - set(ROTATION)
     if unknown := sorted(here - names.keys()):
         raise UnsupportedModelError(
-            f"{header.path.name}: holds {len(unknown)} tensors that a {header.architecture} model has no place for, such as "
-            f"{unknown[0]}; its configuration and its tensors do not belong together"
+            f"{header.path.name}: holds {len(unknown)} tensors that a {header.architecture} model has no place for, "
+            f"such as {unknown[0]}; its configuration and its tensors do not belong together"
         )
     tied = {"lm_head.weight"} if skeleton.config.tie_word_embeddings else set()
     places = {name: value.shape for name, value in skeleton.state_dict().items() if name not in tied}
     if missing := sorted(places.keys() - {names[name] for name in here}):
         raise ModelError(
-            f"{header.path.name}: lacks {len(missing)} tensors that the model needs, such as {missing[0]}; download it again"
+            f"{header.path.name}: lacks {len(missing)} tensors that the model needs, such as {missing[0]}; "
+            "download it again"
         )
     for name in here:
         wanted, found = places.get(names[name]), header.tensors[name].shape
