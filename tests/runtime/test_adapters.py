@@ -111,6 +111,24 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
+def _pickle_only(path: Path) -> None:
+    (path / "adapter_model.safetensors").unlink()
+    (path / "adapter_model.bin").write_bytes(b"never looked at")
+
+
+def _not_finite(path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path / "adapter_model.safetensors")
+    tensors[min(tensors)][0, 0] = float("inf")
+    save_file(tensors, path / "adapter_model.safetensors")
+
+
+def _set(path: Path, **settings: Any) -> None:
+    file = path / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -120,7 +138,12 @@ def _cut(path: Path) -> None:
         (lambda path: (path / "adapter_config.json").unlink(), r"holds no adapter: there is no adapter_config\.json"),
         (lambda path: (path / "adapter_config.json").write_text("{}"), "cannot be loaded into this model"),
         (lambda path: _cut(path / "adapter_model.safetensors"), "cannot be loaded into this model"),
-        (lambda path: (path / "adapter_model.safetensors").unlink(), "cannot be loaded into this model"),
+        (lambda path: (path / "adapter_model.safetensors").unlink(), r"holds no adapter_model\.safetensors; download"),
+        (lambda path: _pickle_only(path), r"only adapter_model\.bin, a pickle: .* never read"),
+        (lambda path: _not_finite(path), r"the adapter adapter: the weight \S+ holds values that are not finite"),
+        (lambda path: _set(path, megatron_config={"a": 1}, megatron_core="os"), "is for Megatron"),
+        (lambda path: _set(path, r="eight"), "cannot be loaded into this model"),
+        (lambda path: _set(path, target_modules=5), "cannot be loaded into this model"),
     ],
 )
 def test_a_damaged_adapter_is_refused(
@@ -169,20 +192,12 @@ def test_a_trained_model_directory_is_checked_too(tmp_path: Path) -> None:
 
 def test_a_trained_model_on_the_hub_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "winnow.json").write_text(json.dumps({"plan": PLAN, "base": {"name": "tiny", "fingerprint": ""}}))
-    asked: list[str] = []
-
-    def download(source: str, name: str) -> str:
-        asked.append(source)
-        if source == "someone/plain":
-            raise adapters.EntryNotFoundError("no such file")
-        return str(tmp_path / name)
-
-    monkeypatch.setattr(adapters, "hf_hub_download", download)
+    monkeypatch.setattr(adapters, "cached", {"someone/shallow": tmp_path, "someone/plain": tmp_path / "none"}.get)
     found = adapters.trained_in("someone/shallow")
     assert found is not None
     assert (found.name, str(found.plan)) == ("shallow", PLAN)
     assert adapters.trained_in("someone/plain") is None
-    assert asked == ["someone/shallow", "someone/plain"]
+    assert adapters.trained_in("someone/never downloaded") is None
 
 
 def test_what_was_trained_at_full_depth_takes_every_plan(tmp_path: Path) -> None:

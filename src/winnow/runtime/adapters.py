@@ -1,7 +1,6 @@
 """What was trained under a plan: adapters and whole models, and the `winnow.json` that says what they are for."""
 
 import hashlib
-import json
 import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -9,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from winnow.errors import MissingExtraError, ModelError, PlanError
+from winnow.models.files import ADAPTER, check_directory, is_directory, no_pickles, read_object
+from winnow.models.finite import check_finite
+from winnow.models.hub import cached, download
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.runtime.loading import asset
 
 METADATA = "winnow.json"
-ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 SAMPLE = 256  # values of each parameter that a fingerprint looks at
 
 
@@ -72,16 +72,14 @@ def dtype_hint(model: PreTrainedModel) -> str:
 
 
 def trained_in(source: str | Path) -> Trained | None:
-    """What the `winnow.json` of a model or adapter says, None where there is none. source: a directory or a hub id.
+    """What the `winnow.json` of a model or adapter says, None where there is none.
 
+    source: a directory, or a hub id that was downloaded before.
     Raises ModelError where the file is damaged.
     """
-    directory = Path(source)
-    if not directory.is_dir():
-        try:
-            directory = Path(hf_hub_download(str(source), METADATA)).parent
-        except (EntryNotFoundError, HFValidationError):  # none on the hub, or none in the cache while offline
-            return None
+    directory = Path(source) if is_directory(source) else cached(str(source))
+    if directory is None:
+        return None
     record = read_metadata(directory)
     return None if record is None else Trained(Path(source).name, Plan.parse(record["plan"]))
 
@@ -92,10 +90,10 @@ def read_metadata(directory: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_object(path)
         Plan.parse(record["plan"])
         complete = all(isinstance(record["base"][key], str) for key in ("name", "fingerprint"))
-    except (OSError, ValueError, LookupError, TypeError, PlanError) as error:
+    except (ValueError, LookupError, TypeError, PlanError) as error:
         raise ModelError(f"{path} is damaged ({error}); download it again, or train again") from error
     if not complete:
         raise ModelError(f"{path} is damaged (base needs a name and a fingerprint); download it again, or train again")
@@ -108,18 +106,16 @@ def find_adapter(source: str | Path) -> Path:
     Raises ModelError where there is no adapter, MissingExtraError where peft is not installed.
     """
     need_train_extra()
-    place = next((path for path in (Path(source), asset(str(source))) if path.is_dir()), None)
+    place = next((path for path in (Path(source), asset(str(source))) if is_directory(path)), None)
     if place is None and (Path(source).is_absolute() or str(source).startswith(".") or str(source).count("/") > 1):
         raise ModelError(f"{source} is not a directory; give an adapter's directory, a bundled name, or a hub id")
     if place is None:
-        try:
-            place = Path(snapshot_download(str(source), allow_patterns=["adapter_*", METADATA]))
-        except (HfHubHTTPError, HFValidationError, OSError) as error:
-            raise ModelError(
-                f"{source} is neither a directory nor an adapter that can be downloaded: {_first(error)}"
-            ) from error
+        place = download(str(source), ("adapter_*", METADATA), ADAPTER)
     if not (place / ADAPTER).is_file():
         raise ModelError(f"{source} holds no adapter: there is no {ADAPTER} in it")
+    check_directory(place)
+    if not (place / ADAPTER_WEIGHTS).is_file():
+        raise ModelError(f"{source} holds no {ADAPTER_WEIGHTS}{no_pickles(place)}")
     return place
 
 
@@ -138,14 +134,18 @@ def load_adapter(model: PreTrainedModel, directory: Path) -> Trained:
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights
 
+    settings = read_object(directory / ADAPTER)
+    if settings.get("megatron_config"):  # peft would import the module that megatron_core names
+        raise ModelError(f"{directory}: the adapter is for Megatron, which Winnow does not run")
     try:
         weights = load_peft_weights(str(directory), device="cpu")
+        check_finite(weights.items(), f"the adapter {directory.name}")
         if PeftConfig.from_pretrained(str(directory)).is_prompt_learning:
             raise ModelError(f"the adapter {directory.name} is a learnt prompt, which cannot be merged; train LoRA")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of peft about transformers
             adapted = PeftModel.from_pretrained(model, str(directory))
-    except (SafetensorError, OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise ModelError(f"{directory}: the adapter cannot be loaded into this model: {_first(error)}") from error
     if missing := get_peft_model_state_dict(adapted, save_embedding_layers=False).keys() - weights.keys():
         adapted.unload()

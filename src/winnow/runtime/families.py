@@ -90,11 +90,7 @@ def check_config(config: Any, name: str) -> Family:
 
     Raises UnsupportedModelError naming the model type, layer type, rope type or setting that is unknown.
     """
-    family = FAMILIES.get(config.model_type)
-    if family is None:
-        raise UnsupportedModelError(
-            f"{name}: model_type {config.model_type!r} is unknown; known model types: {', '.join(FAMILIES)}"
-        )
+    family = FAMILIES[check_model_type(config.model_type, name)]
     for kind in set(getattr(config, "layer_types", None) or ()):
         if kind not in LAYER_TYPES:
             raise UnsupportedModelError(f"{name}: layer type {kind!r} is unknown; known: {', '.join(LAYER_TYPES)}")
@@ -104,6 +100,15 @@ def check_config(config: Any, name: str) -> Family:
     if reason := family.refuse(config):
         raise UnsupportedModelError(f"{name}: the setting {reason} is not supported")
     return family
+
+
+def check_model_type(kind: Any, name: str) -> str:
+    """The model type that a config names. Raises UnsupportedModelError where it is none of those that are known."""
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UnsupportedModelError(
+            f"{name}: model_type {str(kind)[:60]!r} is unknown; known model types: {', '.join(FAMILIES)}"
+        )
+    return kind
 
 
 def family_of(model: PreTrainedModel) -> Family:

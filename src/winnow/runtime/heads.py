@@ -19,6 +19,8 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from winnow.errors import ModelError
+from winnow.models.files import read_object
+from winnow.models.finite import check_finite
 from winnow.policies.base import ModelShape
 from winnow.runtime.adapters import base_name, dtype_hint, fingerprint
 from winnow.runtime.loading import asset
@@ -133,6 +135,9 @@ class RetainingHeads:
         wanted = ((config.width, config.inputs), (config.kv_heads, config.width))
         if tensors or any((f.shape, s.shape) != wanted for f, s in zip(first, second, strict=True)):
             raise ModelError(f"{directory}: {WEIGHTS} does not hold what {CONFIG} says; train the heads again")
+        for part, weights in (("fc1", first), ("fc2", second)):
+            named = ((f"layers.{layer}.{part}.weight", weight) for layer, weight in enumerate(weights))
+            check_finite(named, f"the retaining heads in {directory}")
         return cls(config, first, second)
 
 
@@ -147,11 +152,11 @@ def read_config(directory: str | Path) -> HeadsConfig:
     if not path.is_file() or not (Path(directory) / WEIGHTS).is_file():
         raise ModelError(f"{directory} holds no retaining heads: it needs {WEIGHTS} and {CONFIG}")
     try:
-        found = HeadsConfig(**json.loads(path.read_text(encoding="utf-8")))
+        found = HeadsConfig(**read_object(path))
         counts = (found.layers, found.q_heads, found.kv_heads, found.head_dim, found.width)
         if found.activation not in ACT2FN or not all(isinstance(count, int) and count > 0 for count in counts):
             raise ValueError("a count or the activation is wrong")
-    except (OSError, ValueError, TypeError) as error:
+    except (ModelError, ValueError, TypeError) as error:
         raise ModelError(f"{path} is damaged ({error}); train the heads again") from error
     return found
 

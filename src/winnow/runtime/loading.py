@@ -2,16 +2,19 @@
 
 from importlib import resources
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from winnow.errors import ModelError, UnsupportedModelError
-from winnow.runtime.families import check_config
+from winnow.errors import ModelError
+from winnow.models.config import check_generation, one_line, read_config
+from winnow.models.files import ADAPTER, CONFIG, check_directory, is_directory, read_object, tensors, weight_files
+from winnow.models.finite import check_finite
+from winnow.models.hub import MODEL_FILES, download
+from winnow.models.weights import check_report, check_tensors, model_class
 
 BUNDLED = ("needle",)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -22,14 +25,14 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """The model and tokenizer of `source`: a bundled name, a local directory, or a hub id.
 
-    dtype None: the checkpoint's own. The tokenizer is None where the directory has none.
+    dtype None: the checkpoint's own. The tokenizer is None where the directory has none. Nothing in the directory is
+    run, no pickle is read, and all but the values of the weights is checked before memory is taken for them.
     Raises ModelError for what is missing or damaged, UnsupportedModelError for an architecture Winnow does not know.
     """
-    path = str(asset(str(source)) if source in BUNDLED else source)
-    _check_directory(path)
-    config = _config(path)
-    check_config(config, str(source))
-    return _weights(path, config, device, dtype), _tokenizer(path)
+    place, name = locate(source), str(source)
+    config = _check(place, name)
+    tokenizer = _tokenizer(place, name, config)
+    return _weights(place, name, config, device, dtype), tokenizer
 
 
 def asset(name: str) -> Path:
@@ -75,52 +78,83 @@ def move(model: PreTrainedModel, device: torch.device, dtype: torch.dtype | None
     return model
 
 
-def _check_directory(path: str) -> None:
-    place = Path(path)
-    looks_local = place.is_absolute() or path.startswith(".") or path.count("/") > 1 or place.exists()
-    if looks_local and not place.is_dir():
-        raise ModelError(f"{path} is not a directory; give a model directory, a hub id, or {', '.join(BUNDLED)}")
-    if place.is_dir() and not (place / "config.json").is_file():
-        raise ModelError(f"{path} holds no model: there is no config.json in it")
+def locate(source: str | Path) -> Path:
+    """The directory of a model: a bundled one's, a local one, or that of a hub id, downloaded or from the cache.
 
-
-def _config(path: str) -> Any:
-    try:
-        return AutoConfig.from_pretrained(path)
-    except OSError as error:
+    Raises ModelError where there is none.
+    """
+    name = str(source)
+    if not name:
+        raise ModelError(f"the model's name is empty; give a model directory, a hub id, or {', '.join(BUNDLED)}")
+    place = asset(name) if name in BUNDLED else Path(name)
+    if is_directory(place):
+        return place
+    if place.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or _exists(place):
         raise ModelError(
-            f"{path} is neither a directory nor a model that can be downloaded: {_first(error)}"
-        ) from error
-    except (ValueError, KeyError) as error:
-        raise UnsupportedModelError(
-            f"{path}: its config.json is not one transformers knows: {_first(error)}"
-        ) from error
+            f"{_short(name)} is not a directory; give a model directory, a hub id, or {', '.join(BUNDLED)}"
+        )
+    return download(name, MODEL_FILES, CONFIG)
 
 
-def _weights(path: str, config: Any, device: torch.device, dtype: torch.dtype | None) -> PreTrainedModel:
+def _exists(path: Path) -> bool:
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, config=config, dtype=dtype or "auto", output_loading_info=True
+        return path.exists()
+    except OSError:  # such as a name of 5,000 characters, which is no hub id either
+        return True
+
+
+def _check(directory: Path, name: str) -> Any:
+    """The configuration of what `directory` holds, all that is not weights checked, and their headers."""
+    if not (directory / CONFIG).exists() and not (directory / CONFIG).is_symlink():
+        raise ModelError(f"{name} holds no model: there is no {CONFIG} in it")
+    check_directory(directory)
+    if (directory / ADAPTER).exists():
+        raise ModelError(
+            f"{name} holds an adapter beside a model ({ADAPTER}); put it elsewhere, and give it as adapter"
+        )
+    config = read_config(directory, name)
+    check_generation(directory, config.vocab_size, name)
+    check_tensors(tensors(weight_files(directory, name)), config, name)
+    return config
+
+
+def _weights(directory: Path, name: str, config: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    try:
+        model, report = model_class(config).from_pretrained(
+            str(directory),
+            config=config,
+            dtype=dtype or "auto",
+            output_loading_info=True,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
         )
     except SafetensorError as error:
-        raise ModelError(f"{path}: a safetensors file is damaged or cut short ({error}); download it again") from error
-    except (OSError, RuntimeError, ValueError, LookupError, EOFError, UnpicklingError) as error:
-        raise ModelError(f"{path}: its weights cannot be loaded: {_first(error)}") from error
-    model, report = loaded
-    if missing := sorted(report["missing_keys"]):
-        raise ModelError(f"{path}: the checkpoint lacks {len(missing)} tensors the model needs, such as {missing[0]}")
+        raise ModelError(f"{name}: a safetensors file is damaged or cut short ({error}); download it again") from error
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError) as error:
+        raise ModelError(f"{name}: its weights cannot be loaded: {one_line(error)}") from error
+    check_report(report, name)
+    check_finite(model.named_parameters(), name)
+    model.config.name_or_path = str(directory) if name in BUNDLED else name  # transformers has put the directory there
     return move(model, device, None)
 
 
-def _tokenizer(path: str) -> PreTrainedTokenizerBase | None:
-    names = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-    if Path(path).is_dir() and not any((Path(path) / name).is_file() for name in names):
+def _tokenizer(directory: Path, name: str, config: Any) -> PreTrainedTokenizerBase | None:
+    files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+    if not any((directory / file).is_file() for file in files):
         return None
+    path = directory / "tokenizer_config.json"
+    own_code = path.is_file() and "auto_map" in read_object(path)
     try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ModelError(f"{path}: its tokenizer cannot be loaded: {_first(error)}") from error
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            str(directory), config=config, local_files_only=True, trust_remote_code=False
+        )
+        tokenizer("a")
+    except Exception as error:  # a damaged file makes anything of transformers and tokenizers
+        why = "it is code in the directory (auto_map), which is never run" if own_code else one_line(error)
+        raise ModelError(f"{name}: its tokenizer cannot be loaded: {why}") from error
+    return tokenizer
 
 
-def _first(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:199]}…"

@@ -32,7 +32,9 @@ class Transformers:
 
         kind = getattr(self.torch, dtype)
         try:
-            self.model = AutoModelForCausalLM.from_pretrained(model, dtype=kind, attn_implementation="sdpa")
+            self.model = AutoModelForCausalLM.from_pretrained(
+                model, dtype=kind, attn_implementation="sdpa", use_safetensors=True, trust_remote_code=False
+            )
             self.model.to(self.torch.device(self.device)).eval()
             self.kv = self.new_cache()
         except (ValueError, KeyError, TypeError, ImportError, OSError) as error:

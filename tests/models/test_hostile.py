@@ -1,0 +1,62 @@
+"""300 damaged and hostile model directories: each loads or is one line, and nothing in any of them is run."""
+
+import resource
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from hostile import mutate
+from tiny import save_tiny_model
+from winnow import LLM, SamplingParams
+from winnow.errors import WinnowError
+
+FOLDERS = 300
+HARMFUL = {"link", "tensors", "pickled", "quantised", "sparse", "no_object", "layers"}  # none of these may load
+MEMORY = 6 * 2**30  # address space of a command, most of which is libraries
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("part", range(0, FOLDERS, 50))
+def test_a_damaged_directory_is_one_line_and_nothing_runs(model, tmp_path, part):
+    marker, refused = tmp_path / "marker", Counter()
+    for seed in range(part, part + 50):
+        place = tmp_path / str(seed)
+        how = mutate(model, place, seed, marker)
+        try:
+            done = LLM(place, device="cpu").generate([[5, 6, 7]], SamplingParams(max_tokens=2))
+        except WinnowError as error:
+            said, done = str(error), []
+            refused[how] += 1
+        except BaseException as error:
+            raise AssertionError(f"{how}, seed {seed}") from error
+        else:
+            said = ""
+        assert "\n" not in said, (seed, how)
+        assert len(said) < 1000, (seed, how)
+        assert said or (done[0].token_ids and how not in HARMFUL), (seed, how)
+        assert not marker.exists(), (seed, how)
+    assert refused.total() >= 30
+
+
+def bounded() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+
+
+@pytest.mark.parametrize("seed", [14, 51, 70])
+def test_the_command_ends_with_one_line_in_bounded_memory(model, tmp_path, seed):
+    """A config of 16 GB, classes that would run, a million layers; a pipe that would answer yes to any question."""
+    place, marker = tmp_path / "model", tmp_path / "marker"
+    assert mutate(model, place, seed, marker) == {14: "sparse", 51: "code", 70: "layers"}[seed]
+    command = [sys.executable, "-m", "winnow", "run", "hi", "--model", str(place), "--max-tokens", "2"]
+    done = subprocess.run(command, input=b"y\n" * 9, capture_output=True, preexec_fn=bounded)
+    assert (done.returncode, done.stdout) == (2, b""), done.stderr
+    assert done.stderr.startswith(b"error: ")
+    assert done.stderr.count(b"\n") == 1
+    assert not marker.exists()
