@@ -36,7 +36,7 @@ def _spell(hint: Any) -> str:
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(option) for option in typing.get_args(hint))
     if origin in (types.UnionType, typing.Union):
-        return " or ".join(_spell(option) for option in typing.get_args(hint))
+        return " or ".join(dict.fromkeys(_spell(option) for option in typing.get_args(hint)))
     if origin in (tuple, list):
         return f"a list of {_plural(typing.get_args(hint)[0])}"
     return {int: "a whole number", float: "a number", str: "a string", bool: "True or False", type(None): "None"}.get(

@@ -22,6 +22,8 @@ from winnow.policies.read.dense import Dense
 from winnow.policies.registry import POLICIES
 from winnow.policies.store.plain import Plain
 
+SHOWN = 120  # characters of what was written that a message repeats
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -156,7 +158,9 @@ def _calls(text: str) -> list[tuple[str, dict[str, Any]]]:
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise PlanError(f"plan {text!r} cannot be read; write it like 'streaming(sink=4, recent=1024)'") from error
+        raise PlanError(
+            f"plan {_short(text)!r} cannot be read; write it like 'streaming(sink=4, recent=1024)'"
+        ) from error
     terms: list[ast.expr] = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         terms.append(node.right)
@@ -169,7 +173,7 @@ def _call(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
     if isinstance(node, ast.Name):
         return node.id, {}
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-        raise PlanError(f"plan {text!r}: {ast.unparse(node)!r} is not a policy; join policies with +")
+        raise PlanError(f"plan {_short(text)!r}: {_short(ast.unparse(node))!r} is not a policy; join policies with +")
     name = node.func.id
     fields = [field.name for field in dataclasses.fields(_policy(name))]
     if len(node.args) > len(fields):
@@ -182,16 +186,20 @@ def _call(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
         try:
             literal = ast.literal_eval(value)
         except (ValueError, TypeError) as error:
-            raise PlanError(f"{name}: {key}={ast.unparse(value)} is not a literal value") from error
+            raise PlanError(f"{name}: {key}={_short(ast.unparse(value))} is not a literal value") from error
         values[key] = tuple(literal) if isinstance(literal, list) else literal
     return name, values
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
 def _policy(name: str) -> type[Policy]:
     if name not in POLICIES:
         close = difflib.get_close_matches(name, POLICIES, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise PlanError(f"unknown policy {name!r}: {hint}known policies: {', '.join(POLICIES)}")
+        raise PlanError(f"unknown policy {_short(name)!r}: {hint}known policies: {', '.join(POLICIES)}")
     return POLICIES[name]
 
 
@@ -201,7 +209,7 @@ def _make(name: str, values: dict[str, Any]) -> Policy:
     for key in values:
         if key not in fields:
             takes = f"it takes {', '.join(fields)}" if fields else "it takes none"
-            raise PlanError(f"{name} has no parameter {key!r}; {takes}")
+            raise PlanError(f"{name} has no parameter {_short(key)!r}; {takes}")
     for key, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and key not in values:

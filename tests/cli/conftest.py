@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tiny import save_tiny_model
+from winnow.cli import options
 from winnow.cli.main import main
 
 
@@ -25,6 +26,12 @@ class Result:
 
 
 Winnow = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _toy_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that are given no model take the bundled one, whatever is installed here."""
+    monkeypatch.setattr(options, "default_model", lambda: options.TOY)
 
 
 @pytest.fixture(scope="session")

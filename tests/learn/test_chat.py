@@ -96,7 +96,7 @@ def user(text: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "no JSON"),
+        ("{", "is not JSON"),
         ("[1]", "list; write"),
         ('{"text": "a"}', "an object with text; write"),
         ('{"prompt": "a"}', "an object with prompt; write"),
@@ -113,7 +113,7 @@ def user(text: str) -> dict[str, str]:
 def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"prompt": "a", "answer": "b"}\n\n' + line + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match=rf"^data.jsonl, line 3: .*{message}"):
+    with pytest.raises(InputError, match=rf"^data.jsonl, line 3:? .*{message}"):
         read_conversations(path, byte_tokenizer(), length=100)
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from winnow.bench.cutoff import Cutoff, Thresholds, recommend
-from winnow.bench.evaluate import Progress, cases, silent
+from winnow.bench.evaluate import Progress, cases, check_lengths, silent
 from winnow.bench.layerwise import PHASES, LayerObserver, Sums
 from winnow.errors import InputError
 from winnow.policies.compute.turns import decode_start
@@ -86,6 +86,7 @@ def diagnose_tasks(
     max_tokens: the longest answer, instead of the task's own limit. progress: called with the number of prompt tokens
     just processed. Raises, before any work: InputError, CapacityError where something cannot be run.
     """
+    check_lengths(llm, ["full"], [length])
 
     def made(count: int) -> Iterator[Request]:
         for case in cases(llm, tasks, [length], count, seed=seed):

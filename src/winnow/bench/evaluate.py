@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import winnow
-from winnow.errors import InputError
+from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 from winnow.runtime.sampling import SamplingParams
@@ -97,11 +97,23 @@ def evaluate(
     Raises, before any work: InputError, CapacityError, PlanError where a task, length or plan cannot be run.
     """
     chosen = [Plan.parse(plan) for plan in plans]
+    check_lengths(llm, chosen, lengths)
     first = [next(cases(llm, [task], [length], 1, seed=seed, depths=depths)) for length in lengths for task in tasks]
     for plan in chosen:
         for case in first:
             llm.check([case.ids], case.params, plan=plan)
     return answer(llm, chosen, cases(llm, tasks, lengths, examples, seed=seed, depths=depths), seed, progress)
+
+
+def check_lengths(llm: LLM, plans: Sequence[str | Plan], lengths: Sequence[int]) -> None:
+    """Raise CapacityError, before a text is made, where a prompt of such a length leaves no room under a plan."""
+    for plan in plans:
+        room = llm.room(1, plan)
+        if room is not None and max(lengths) > room:
+            raise CapacityError(
+                f"prompts of {max(lengths)} tokens exceed the model's {llm.decoder.shape.max_positions} positions"
+                f"; ask for at most {room}"
+            )
 
 
 def cases(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from winnow.bench.evaluate import Progress, cases, silent
+from winnow.bench.evaluate import Progress, cases, check_lengths, silent
 from winnow.errors import InputError
 from winnow.plan import Plan
 from winnow.runtime.forward import prefill
@@ -56,6 +56,7 @@ def sparsity(
     processed. Raises, before any work: InputError, CapacityError where something cannot be run.
     """
     check_masses(masses)
+    check_lengths(llm, ["full"], [length])
     for task in tasks:
         first = next(cases(llm, [task], [length], 1, seed=seed))
         llm.check([first.ids], SamplingParams(max_tokens=1), plan="full")

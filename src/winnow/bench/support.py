@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from winnow.bench.diagnose import observe
-from winnow.bench.evaluate import Progress, cases, silent
+from winnow.bench.evaluate import Progress, cases, check_lengths, silent
 from winnow.bench.shadow import Shadow, Shadowed
 from winnow.bench.support_figures import Steps
 from winnow.errors import InputError
@@ -47,6 +47,7 @@ def support_tasks(
     just processed. Raises, before any work: InputError, CapacityError, PlanError where something cannot be run.
     """
     policy = policy or SlowFast(budget=max(1, length // SHARE))
+    check_lengths(llm, ["full"], [length])
 
     def made(count: int) -> Iterator[Request]:
         for case in cases(llm, tasks, [length], count, seed=seed):

@@ -8,7 +8,7 @@ from typing import Any
 
 from winnow.bench.accuracy import wilson
 from winnow.bench.compare import with_full
-from winnow.bench.evaluate import Case, Progress, cases, silent
+from winnow.bench.evaluate import Case, Progress, cases, check_lengths, silent
 from winnow.bench.watch import generate_watched
 from winnow.plan import Plan
 from winnow.policies.compute.schedule import flops
@@ -106,6 +106,7 @@ def sweep(
     Raises, before any work: InputError, CapacityError, PlanError where a task, length or plan cannot be run.
     """
     chosen = with_full(plans)
+    check_lengths(llm, chosen, lengths)
     for length in lengths:
         for task in tasks:
             case = next(cases(llm, [task], [length], 1, seed=seed))

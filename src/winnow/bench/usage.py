@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from winnow.bench.evaluate import Case, Progress, cases, silent
+from winnow.bench.evaluate import Case, Progress, cases, check_lengths, silent
 from winnow.bench.watch import generate_watched
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
@@ -59,6 +59,7 @@ def usage(
     just processed. Raises, before any work: InputError, CapacityError, PlanError where something cannot be run.
     """
     chosen = Plan.parse(plan)
+    check_lengths(llm, [chosen], [length])
     for task in tasks:
         first = next(cases(llm, [task], [length], 1, seed=seed))
         llm.check([first.ids], _params(first, max_tokens), plan=chosen)

@@ -68,7 +68,7 @@ def sweep(
     against: AgainstOption = None,
     data: options.Data = None,
     haystack: options.Haystack = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     adapter: options.Adapter = None,
     seed: options.Seed = 0,
     device: options.Device = None,
@@ -86,6 +86,7 @@ def sweep(
         refuse("is about --plot only", {"--against": against})
     tasks, lengths = make_tasks(task or options.TASKS, data, haystack), list(dict.fromkeys(length or options.LENGTHS))
     llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+    model = options.named(model)
     arms, count = arms_of(plans, seeds), examples or options.EXAMPLES
     answers = count * len(tasks) * len(lengths) * arms
     runs: list[Run] = []
@@ -116,7 +117,7 @@ def depth(
     examples: options.Examples = None,
     data: options.Data = None,
     haystack: options.Haystack = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -133,6 +134,7 @@ def depth(
     check_outputs(out, plot)
     tasks = make_tasks(task or options.TASKS, data, haystack)
     llm = load_model(model, device, dtype, threads, prefill_chunk)
+    model = options.named(model)
     plans = grid(wanted or every_layer(llm.decoder.shape), shares)
     arms, count = len(with_full(list(plans.values()))), examples or options.EXAMPLES
     answers = arms * count * len(tasks)

@@ -52,7 +52,7 @@ def fidelity(
     fed: Fed = FED,
     examples: Windows = 4,
     domain: Domains = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     adapter: options.Adapter = None,
     seed: options.Seed = 0,
     device: options.Device = None,
@@ -74,6 +74,7 @@ def fidelity(
     plans = with_full(parse_plans(plan) or equal_plans(budget or max(1, length // SHARE)))
     check_outputs(out, plot)
     llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+    model = options.named(model)
     if llm.tokenizer is None:
         raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")
     chosen = windows(data, llm.tokenizer, length, examples, domains=domain or (), seed=seed)

@@ -46,7 +46,7 @@ def usage(
     max_tokens: MaxTokens = None,
     data: options.Data = None,
     haystack: options.Haystack = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -61,6 +61,7 @@ def usage(
     check_outputs(out, plot)
     tasks = make_tasks(task or options.TASKS, data, haystack)
     llm = load_model(model, device, dtype, threads, prefill_chunk)
+    model = options.named(model)
     answers = (examples or options.EXAMPLES) * len(tasks)
     done: list[Generation] = []
     with Meter("watching", answers * length) as meter, interruptible():
@@ -88,7 +89,7 @@ def sparsity(
     mass: Masses = None,
     data: options.Data = None,
     haystack: options.Haystack = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -104,6 +105,7 @@ def sparsity(
     check_outputs(out, plot)
     tasks = make_tasks(task or options.TASKS, data, haystack)
     llm = load_model(model, device, dtype, threads, prefill_chunk)
+    model = options.named(model)
     prompts = (examples or options.EXAMPLES) * len(tasks)
     done: list[list[Profile]] = []
     with Meter("measuring attention", prompts * length) as meter, interruptible():
@@ -129,7 +131,7 @@ def schedule(
     speedup: Speedup = None,
     rows: Rows = None,
     flops: Flops = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     as_json: options.Json = False,
     out: options.Out = None,
 ) -> None:
@@ -144,7 +146,13 @@ def schedule(
         {"layer": layer, "rows": count, "rows_share": count / length, "flops_share": operations([count], shape) / whole}
         for layer, count in enumerate(rows_per_layer(length, shape.layers, found.layers, found.keep))
     ]
-    document = {"command": "bench schedule", "model": model, "length": length, "plan": found.plan, "rows": found.rows}
+    document = {
+        "command": "bench schedule",
+        "model": options.named(model),
+        "length": length,
+        "plan": found.plan,
+        "rows": found.rows,
+    }
     document |= {"flops": found.flops, "layers": per_layer}
     if out is not None:
         write_json(out, document)

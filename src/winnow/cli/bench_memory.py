@@ -22,10 +22,6 @@ PLANS = ("random_heads(budget=1024, chunk=512)",)
 LENGTHS = (4096, 16384, 65536, 131072)
 FULL_UP_TO = 32768
 
-Model = Annotated[
-    str | None,
-    typer.Option("--model", "-m", metavar="MODEL", help="As for `winnow run`.  [default: needle]"),
-]
 ShapeName = Annotated[
     str | None,
     typer.Option(
@@ -53,7 +49,7 @@ def memory(
     plan: options.Plans = None,
     length: Lengths = None,
     full_up_to: FullUpTo = FULL_UP_TO,
-    model: Model = None,
+    model: options.Model = None,
     shape: ShapeName = None,
     repeats: Repeats = 1,
     device: options.Device = None,
@@ -69,7 +65,7 @@ def memory(
     check_outputs(out, plot)
     if shape is not None:
         refuse("is the model itself, and --shape asks for random weights instead; give one of them", {"--model": model})
-    name = model or "needle"
+    name = options.named(model)
     source = Source(name, shape, lengths[-1] + STEPS, device, dtype, threads, prefill_chunk)
     llm = source.load()
     jobs, left = runnable(llm, plans, lengths, full_up_to=full_up_to)

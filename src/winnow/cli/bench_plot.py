@@ -14,6 +14,7 @@ from winnow.bench.sparsity import Profile
 from winnow.bench.sweep import ALL, FULL, SweepRow
 from winnow.bench.usage import Stage
 from winnow.cli.plot import MARKERS
+from winnow.cli.terminal import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -304,4 +305,5 @@ def spread(heights: Sequence[float], apart: float = APART) -> dict[int, float]:
 
 
 def _save(figure: "Figure", path: Path) -> None:
-    figure.savefig(path, dpi=120, format="png")
+    with writing(path):
+        figure.savefig(path, dpi=120, format="png")

@@ -10,12 +10,12 @@ import typer
 
 from winnow.bench.compare import compare as compare_tasks
 from winnow.bench.compare import compare_document, document_case, finished, summarise, with_full
-from winnow.bench.evaluate import Record, cases, environment
+from winnow.bench.evaluate import Record, cases, check_lengths, environment
 from winnow.bench.fidelity import Fidelity, fidelity
 from winnow.cli import options
 from winnow.cli.compare_peers import Peers, Pythons, arms_of, check_peers, compare_with_peers, deliver_peers
 from winnow.cli.compare_view import show
-from winnow.cli.inputs import check_outputs, load_model, make_tasks, parse_plans, prompt_ids, read_prompt, refuse
+from winnow.cli.inputs import check_outputs, fitted_ids, load_model, make_tasks, parse_plans, read_prompt, refuse
 from winnow.cli.plot import plot_comparison
 from winnow.cli.run import Chat
 from winnow.cli.terminal import Meter, interruptible, print_json, write_json
@@ -68,9 +68,10 @@ def compare(
     question: Question = None,
     max_tokens: MaxTokens = None,
     chat: Chat = None,
+    truncate: options.Truncate = None,
     data: options.Data = None,
     haystack: options.Haystack = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     adapter: options.Adapter = None,
     seed: options.Seed = 0,
     device: options.Device = None,
@@ -87,37 +88,41 @@ def compare(
     if not peer:
         refuse("is about --peer only", {"--peer-python": peer_python})
     if file is None:
-        refuse("about --file FILE only", {"--question": question, "--max-tokens": max_tokens, "--chat": chat})
+        about_file = {"--question": question, "--max-tokens": max_tokens, "--chat": chat, "--truncate": truncate}
+        refuse("about --file FILE only", about_file)
     else:
         about_tasks = {"--task": task, "--length": length, "--examples": examples, "--depth": depth}
         refuse("about tasks, not about --file", {**about_tasks, "--data": data, "--haystack": haystack})
-    text = None if file is None else read_prompt(None, file, question)
-    tasks = make_tasks(task or options.TASKS, data, haystack) if text is None else []
+    asked = None if file is None else read_prompt(None, file, question)
+    tasks = make_tasks(task or options.TASKS, data, haystack) if asked is None else []
     plans, peers = arms_of(report.plans, peer or [], peer_python, prefill_chunk)
     if peers:
         check_peers(peers, str(parse_device(device)), threads)
     llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+    model = options.named(model)
     about = {**environment(llm, model), "adapter": adapter, "seed": seed}
-    ids = [] if text is None else prompt_ids(llm, text, chat)
-    lengths = list(dict.fromkeys(length or options.LENGTHS)) if text is None else [len(ids)]
+    answer = max_tokens or ANSWER_TOKENS
+    ids = [] if asked is None else fitted_ids(llm, asked, chat, truncate, answer, report.plans)
+    lengths = list(dict.fromkeys(length or options.LENGTHS)) if asked is None else [len(ids)]
     examples = examples or options.EXAMPLES
     if peers:
+        check_lengths(llm, report.plans, lengths)
         made = cases(llm, tasks, lengths, examples, seed=seed, depths=(depth,))
-        mine = [document_case(ids, question or "", max_tokens or ANSWER_TOKENS)] if text is not None else list(made)
+        mine = [document_case(ids, question or "", answer)] if asked is not None else list(made)
         deliver_peers(compare_with_peers(llm, plans, peers, mine, seed), about, as_json, out, plot)
         return
     each = len(report.plans) * (len(tasks) * examples if tasks else 1)  # answers per length
     with Meter("comparing", sum(lengths) * each) as meter, interruptible():
-        if text is None:
+        if asked is None:
             answered = compare_tasks(
                 llm, report.plans, tasks, lengths, examples, seed=seed, depths=(depth,), progress=meter.advance
             )
         else:
             answered = compare_document(
-                llm, report.plans, ids, question or "", max_tokens or ANSWER_TOKENS, seed=seed, progress=meter.advance
+                llm, report.plans, ids, question or "", answer, seed=seed, progress=meter.advance
             )
         _collect(report, answered, each * len(lengths), meter)
-        if text is not None:
+        if asked is not None:
             _add_fidelity(llm, report, ids)
         report.complete = True
     _deliver(report, about, as_json, out, plot)

@@ -1,7 +1,6 @@
 """`winnow diagnose`: what each layer does with the prompt under full attention, and where the prompt could stop; or how
 steady the support of its attention is."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from winnow.cli.inputs import (
     parse_plan,
     prompt_ids,
     read_prompt,
-    read_text,
     refuse,
 )
 from winnow.cli.run import Chat, Question
@@ -35,6 +33,7 @@ from winnow.cli.terminal import Meter, console, interruptible, print_json, write
 from winnow.errors import InputError, PlanError
 from winnow.plan import Plan
 from winnow.policies.read.slowfast import SlowFast
+from winnow.reading import json_lines
 from winnow.runtime.llm import LLM
 from winnow.runtime.sampling import SamplingParams
 
@@ -94,7 +93,7 @@ def diagnose(
     ignore_eos: IgnoreEos = False,
     data: options.Data = None,
     haystack: options.Haystack = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -140,7 +139,7 @@ def diagnose(
         def measure(progress: Progress) -> Iterator[Any]:
             return kind.of_prompts(llm, ids, params, progress=progress)
 
-    done: list[Any] = []
+    model, done = options.named(model), list[Any]()
     with Meter("diagnosing", work) as meter, interruptible():
         for each in measure(meter.advance):
             done.append(each)
@@ -187,19 +186,14 @@ def _policy(plan: str | None, budget: int | None) -> SlowFast | None:
 def _prompts(file: Path, question: str | None) -> list[str | list[dict[str, str]]]:
     """A text, or the prompts of JSON Lines: texts, or messages up to the user's last one."""
     if file.suffix.lower() != ".jsonl":
-        return [read_prompt(None, file, question)]
+        return [read_prompt(None, file, question).text]
     refuse("is for a text file; in .jsonl each prompt holds its own", {"--question": question})
-    lines = [(number, line) for number, line in enumerate(read_text(file).splitlines(), 1) if line.strip()]
-    if not lines:
+    if not (rows := list(json_lines(file))):
         raise InputError(f'{file} holds no prompt; write one JSON object a line, such as {{"prompt": "..."}}')
-    return [_prompt(line, f"{file}, line {number}") for number, line in lines]
+    return [_prompt(row, where) for where, row in rows]
 
 
-def _prompt(line: str, where: str) -> str | list[dict[str, str]]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{where} is not JSON: {error}") from error
+def _prompt(row: Any, where: str) -> str | list[dict[str, str]]:
     prompt, messages = (row.get(name) if isinstance(row, dict) else None for name in ("prompt", "messages"))
     if isinstance(prompt, str) and prompt.strip():
         return prompt

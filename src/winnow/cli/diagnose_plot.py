@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from winnow.bench.diagnose import Diagnosis
 from winnow.cli.bench_plot import GREY, spread
+from winnow.cli.terminal import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +54,8 @@ def plot_diagnosis(path: Path, found: Diagnosis, model: str) -> None:
     figure.suptitle(claim(found), x=0.01, ha="left", fontweight="bold", fontsize=12)
     subtitle = f"{model}, {found.prompts} prompts, {found.steps:,} decode steps, full attention"
     axes[0].set_title(subtitle, loc="left", fontsize=9, color=GREY)
-    figure.savefig(path, dpi=120, format="png")
+    with writing(path):
+        figure.savefig(path, dpi=120, format="png")
 
 
 def claim(found: Diagnosis) -> str:

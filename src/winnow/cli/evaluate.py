@@ -67,7 +67,7 @@ def evaluate(
     apply_chat_template: harness.ChatTemplate = None,
     data: options.Data = None,
     haystack: options.Haystack = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     adapter: options.Adapter = None,
     seed: options.Seed = 0,
     device: options.Device = None,
@@ -111,11 +111,12 @@ def evaluate(
         refuse("about tasks, not about --fidelity or --perplexity", about_tasks)
         if perplexity:
             _check_perplexity(fidelity, plans, prompt_tokens)
-        text = read_prompt(None, file, None)
+        text = read_prompt(None, file, None).text
         llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
         plans = plans or [llm.plan]
         ids = prompt_ids(llm, text, chat=False)[:tokens]
         outcome = _fidelity(llm, plans, ids, prompt_tokens or len(ids) // 2) if fidelity else _perplexity(llm, ids)
+    model = options.named(model)
     document = {"command": "eval", "complete": outcome.complete, **outcome.figures}
     document |= {**environment(llm, model), "adapter": adapter, "seed": seed}
     if out is not None:

@@ -31,6 +31,8 @@ def read_benchmark(
     name: str, data: Path | None, datasets: Sequence[str], lengths: Sequence[int], examples: int | None
 ) -> list[Question]:
     """The questions asked for: of every dataset the first `examples`, or all."""
+    if name not in BENCHMARKS:
+        raise InputError(f"no benchmark is called {name!r}; there are {', '.join(BENCHMARKS)}")
     if data is None:
         raise InputError(f"--benchmark {name} reads its published files; give their directory with --data DIR")
     if len(lengths) > 1:

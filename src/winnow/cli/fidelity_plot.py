@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from winnow.bench.fidelity_by_domain import ALL, DomainRow
+from winnow.cli.terminal import writing
 from winnow.plan import Plan
 
 COLOURS = {"compute": "#00798c", "keep": "#d1495b", "read": "#edae49", "store": "#6a4c93", "several": "black"}
@@ -36,7 +37,8 @@ def plot_domains(path: Path, rows: Sequence[DomainRow]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
     axes[0].set_yticks(list(order.values()), [_short(plan) for plan in order], fontsize=7)
     axes[0].invert_yaxis()  # shared by all panels
-    figure.savefig(path, dpi=130, format="png")
+    with writing(path):
+        figure.savefig(path, dpi=130, format="png")
 
 
 def verb_of(plan: str) -> str:

@@ -3,20 +3,40 @@
 import inspect
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from transformers.utils import logging as transformers_logging
 
-from winnow.errors import InputError, MissingExtraError
+from winnow.cli import options
+from winnow.errors import CapacityError, InputError, MissingExtraError
 from winnow.plan import Plan
+from winnow.reading import check_text, read_stream, read_text
 from winnow.runtime.llm import LLM
+from winnow.runtime.truncate import Cut, Part, cut_document
 from winnow.tasks import TASKS, Task, task
 
+TOKEN_BYTES = 512  # of a text for each of a model's positions: far more than any text has, and it is not tokenised
+PLAN_BYTES = 2**16
 
-def read_prompt(prompt: str | None, file: Path | None, question: str | None) -> str:
-    """The prompt: the argument, a file, or standard input; then a blank line and the question, if there is one.
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is asked: a document, and a question about it."""
+
+    document: str
+    question: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The document, a blank line and the question, if there is one."""
+        return f"{self.document}\n\n{self.question}" if self.question else self.document
+
+
+def read_prompt(prompt: str | None, file: Path | None, question: str | None) -> Prompt:
+    """The prompt: the argument, a file, or standard input; and the question, if there is one.
 
     Line breaks at the very end of a file or of standard input are dropped.
     """
@@ -25,48 +45,80 @@ def read_prompt(prompt: str | None, file: Path | None, question: str | None) -> 
     if prompt is not None:
         text = prompt
     elif file is not None:
-        text = read_text(file)
+        text = read_text(file).rstrip("\n")
     elif sys.stdin.isatty():
         raise InputError("there is no prompt; give it as an argument, with --file FILE, or through a pipe")
     else:
-        text = _decode(sys.stdin.buffer.read(), "standard input").rstrip("\n")
+        text = read_stream(sys.stdin.buffer, "standard input").rstrip("\n")
     if not text.strip():
         raise InputError(f"the prompt{f' in {file}' if file else ''} is empty; give at least one word")
-    return f"{text}\n\n{question}" if question else text
-
-
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, without line breaks at its end."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    return _decode(raw, str(path)).rstrip("\n")
+    return Prompt(text, question)
 
 
 def prompt_ids(llm: LLM, text: str, chat: bool | None) -> list[int]:
     """Token ids of the prompt, in the chat template where `chat` asks for it; None: where the tokenizer has one."""
     if llm.tokenizer is None:
         raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")
+    check_text(text, "the prompt")
+    most = TOKEN_BYTES * llm.decoder.shape.max_positions
+    if len(text) > most:
+        raise CapacityError(
+            f"the prompt has {len(text):,} characters, and the model {llm.decoder.shape.max_positions:,} positions; "
+            f"give it at most {most:,} characters, such as with head -c"
+        )
     if chat is None:
         chat = bool(llm.tokenizer.chat_template)
-    return llm.render([{"role": "user", "content": text}]) if chat else list(llm.tokenizer(text)["input_ids"])
+    if chat:
+        return llm.render([{"role": "user", "content": text}])
+    return list(llm.tokenizer(text, verbose=False)["input_ids"])
+
+
+def fitted_ids(
+    llm: LLM, prompt: Prompt, chat: bool | None, truncate: Part | None, new: int, plans: Sequence[Plan]
+) -> list[int]:
+    """The same of a prompt whose document may be shortened, so that `new` tokens have room after it under all plans.
+
+    What was taken away is said on standard error; the question and the template stay whole.
+    """
+    ids = prompt_ids(llm, prompt.text, chat)
+    room = min((room for plan in plans if (room := llm.room(new, plan)) is not None), default=None)
+    if truncate is None or room is None or len(ids) <= room:
+        return ids
+    made = _cut(llm, prompt, chat, truncate, room)
+    print(
+        f"left out {made.stop - made.first:,} of {len(ids):,} tokens, the {truncate} of the document: tokens "
+        f"{made.first:,} to {made.stop - 1:,}",
+        file=sys.stderr,
+    )
+    return made.ids
+
+
+def _cut(llm: LLM, prompt: Prompt, chat: bool | None, part: Part, room: int) -> Cut:
+    assert llm.tokenizer is not None  # or there would be no ids
+    if chat or (chat is None and llm.tokenizer.chat_template):
+        messages = [{"role": "user", "content": prompt.text}]
+        text = str(llm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        return cut_document(llm.tokenizer, text, prompt.document, room, part, rendered=True)
+    return cut_document(llm.tokenizer, prompt.text, prompt.document, room, part, rendered=False)
 
 
 def load_model(
-    model: str,
+    model: str | None,
     device: str | None,
     dtype: str | None,
     threads: int | None,
     prefill_chunk: int,
     adapter: str | None = None,
 ) -> LLM:
-    """The model, loaded without chatter on standard error."""
+    """The model, loaded without chatter on standard error; None: the default one, of which a toy is said to be one."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     if threads is not None:
         torch.set_num_threads(threads)
-    return LLM(model, adapter=adapter, device=device, dtype=dtype, prefill_chunk=prefill_chunk)
+    llm = LLM(options.named(model), adapter=adapter, device=device, dtype=dtype, prefill_chunk=prefill_chunk)
+    if model is None and options.default_model() == options.TOY:
+        print(options.TOY_NOTE, file=sys.stderr)
+    return llm
 
 
 def parse_plans(texts: Sequence[str] | None, default: Sequence[str] = ()) -> list[Plan]:
@@ -80,7 +132,8 @@ def parse_plan(text: str) -> Plan:
 
 
 def _plan_in(path: Path) -> str:
-    lines = [line for line in map(str.strip, read_text(path).splitlines()) if line and not line.startswith("#")]
+    found = read_text(path, PLAN_BYTES).split("\n")
+    lines = [line for line in map(str.strip, found) if line and not line.startswith("#")]
     if not lines:
         raise InputError(f"{path} holds no plan; write one there, such as 'streaming(sink=4, recent=1024)'")
     return " ".join(lines)  # a plan may go over several lines
@@ -135,10 +188,3 @@ def _check_writable(path: Path) -> None:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     if new:
         path.unlink()
-
-
-def _decode(raw: bytes, name: str) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name} is not UTF-8 text (byte {error.start}); convert it first") from error

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from winnow.bench.evaluate import environment
 from winnow.cli import options
-from winnow.cli.inputs import check_outputs, load_model, parse_plan, prompt_ids, read_prompt
+from winnow.cli.inputs import check_outputs, fitted_ids, load_model, parse_plan, read_prompt
 from winnow.cli.inspect_plot import plot_retained
 from winnow.cli.run import Chat, PromptFile, PromptText, Question
-from winnow.cli.terminal import Meter, console, interruptible, new_table, print_json
+from winnow.cli.terminal import Meter, console, interruptible, new_table, print_json, write_text
 from winnow.errors import InputError, MissingExtraError
 from winnow.inspector.page import render
 from winnow.inspector.recorder import Recorder
@@ -36,11 +36,12 @@ def inspect(
     prompt: PromptText = None,
     file: PromptFile = None,
     question: Question = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     plan: options.Plan = "lazyllm",
     max_tokens: Annotated[int, typer.Option(min=1, help="The most new tokens.")] = 32,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's stop tokens.")] = False,
     chat: Chat = None,
+    truncate: options.Truncate = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
@@ -61,9 +62,10 @@ def inspect(
             f"--retained draws which units stay, and plan {plan!r} evicts none; leave it out, or use a plan with a "
             "keep policy, such as locret (winnow plans lists them)"
         )
-    text = read_prompt(prompt, file, question)
+    asked = read_prompt(prompt, file, question)
     llm = load_model(model, device, dtype, threads, prefill_chunk)
-    ids = prompt_ids(llm, text, chat)
+    model = options.named(model)
+    ids = fitted_ids(llm, asked, chat, truncate, max_tokens, [chosen])
     with Meter("tracing", len(ids) + max_tokens) as meter, interruptible():
         recorder = Recorder(llm, ids, plan=chosen, max_tokens=max_tokens, ignore_eos=ignore_eos, progress=meter.advance)
         for _ in recorder.steps():
@@ -73,8 +75,8 @@ def inspect(
         raise typer.Exit(130)
     found = recorder.trace()
     if trace is not None:
-        _write(trace, json.dumps(found.to_dict(), ensure_ascii=False, separators=(",", ":")) + "\n")
-    _write(out, render(found))
+        write_text(trace, json.dumps(found.to_dict(), ensure_ascii=False, separators=(",", ":")) + "\n")
+    write_text(out, render(found))
     if retained is not None:
         plot_retained(retained, found)
     if as_json:
@@ -169,10 +171,3 @@ def _check_paths(out: Path, trace: Path | None, retained: Path | None) -> None:
         check_outputs(path, None)
     if retained is not None and find_spec("matplotlib") is None:
         raise MissingExtraError("--retained needs matplotlib; install winnow with its extra 'bench'")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error

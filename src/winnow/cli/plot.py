@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from winnow.bench.accuracy import Accuracy
 from winnow.bench.compare import Row
 from winnow.bench.peers.summary import PeerRow
+from winnow.cli.terminal import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,4 +89,5 @@ def plot_depths(path: Path, accuracies: Sequence[Accuracy]) -> None:
 
 
 def _save(figure: "Figure", path: Path) -> None:
-    figure.savefig(path, dpi=120, format="png")
+    with writing(path):
+        figure.savefig(path, dpi=120, format="png")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from winnow.bench.evaluate import environment
 from winnow.cli import options
-from winnow.cli.inputs import load_model, parse_plan, prompt_ids, read_prompt
+from winnow.cli.inputs import fitted_ids, load_model, parse_plan, read_prompt
 from winnow.cli.terminal import Meter, console, interruptible, new_table, print_json
 from winnow.runtime.generate import Completion
 from winnow.runtime.sampling import SamplingParams
@@ -27,7 +27,7 @@ def run(
     prompt: PromptText = None,
     file: PromptFile = None,
     question: Question = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     adapter: options.Adapter = None,
     plan: options.OwnPlan = None,
     max_tokens: Annotated[int, typer.Option(help="The most new tokens.")] = SamplingParams.max_tokens,
@@ -40,6 +40,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Of the sampling.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's stop tokens.")] = False,
     chat: Chat = None,
+    truncate: options.Truncate = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
@@ -48,7 +49,7 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Continue a prompt; the text appears as it is made."""
-    text = read_prompt(prompt, file, question)
+    asked = read_prompt(prompt, file, question)
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -62,8 +63,9 @@ def run(
     )
     wanted = None if plan is None else parse_plan(plan)
     llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+    model = options.named(model)
     chosen = wanted or llm.plan
-    ids = prompt_ids(llm, text, chat)
+    ids = fitted_ids(llm, asked, chat, truncate, params.max_tokens, [chosen])
     ended: list[Completion] = []
     pieces: list[str] = []
     with Meter("reading the prompt", len(ids)) as meter, interruptible():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from winnow.bench.support_figures import Age, Heads, LayerSupport, Support
 from winnow.cli.bench_plot import GREY, spread
 from winnow.cli.support_view import headline, mean
+from winnow.cli.terminal import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +35,8 @@ def plot_support(path: Path, found: Support, model: str) -> None:
     _bars(sentences, found)
     figure.suptitle(claim(found), x=0.01, ha="left", fontweight="bold", fontsize=12)
     figure.supxlabel(headline(found, model), x=0.01, ha="left", fontsize=8, color=GREY, wrap=True)
-    figure.savefig(path, dpi=120, format="png")
+    with writing(path):
+        figure.savefig(path, dpi=120, format="png")
 
 
 def claim(found: Support) -> str:

@@ -33,10 +33,22 @@ def print_json(document: dict[str, Any] | list[Any]) -> None:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
+    write_text(path, _json(document) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Raises InputError where the file cannot be written, such as on a full disk."""
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Within, `path` is written: what the operating system says against it becomes an InputError."""
     try:
-        path.write_text(_json(document) + "\n", encoding="utf-8")
+        yield
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _json(document: dict[str, Any] | list[Any]) -> str:

@@ -20,7 +20,7 @@ CHUNK = 2048  # no gradient goes through the model, so a larger chunk than in pr
 def locret(
     data: Data,
     out: NewDirectory,
-    model: options.Model = "needle",
+    model: options.Model = None,
     adapter: options.Adapter = None,
     width: Annotated[int, typer.Option(help="Of the heads' hidden layer.")] = HeadsRecipe.width,
     steps: Annotated[int, typer.Option(help="One sample each; samples come again where there are fewer.")] = (

@@ -21,7 +21,7 @@ from winnow.runtime.adapters import need_train_extra
 def speed(
     data: Data,
     out: NewDirectory,
-    model: options.Model = "needle",
+    model: options.Model = None,
     cutoff: Annotated[str, typer.Option(help="Layers for the prompt: a count, or a share; 1.0 is all.")] = str(
         Speed.cutoff
     ),

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from winnow.bench.evaluate import cases, environment
+from winnow.bench.evaluate import cases, check_lengths, environment
 from winnow.cli import options
 from winnow.cli.inputs import check_outputs, load_model, make_tasks, prompt_ids, refuse
 from winnow.cli.run import Chat
-from winnow.cli.terminal import Meter, interruptible, print_json, write_json
+from winnow.cli.terminal import Meter, interruptible, print_json, write_json, write_text
 from winnow.cli.tune_plot import plot_tuning
 from winnow.cli.tune_view import plan_file, show
 from winnow.errors import InputError
@@ -73,7 +73,7 @@ def tune(
     examples: Examples = None,
     data: options.Data = None,
     haystack: options.Haystack = None,
-    model: options.Model = "needle",
+    model: options.Model = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -102,8 +102,10 @@ def tune(
     written = None if prompts is None else read_prompts(prompts)
     tasks = make_tasks(task or options.TASKS, data, haystack) if written is None else []
     llm = _load(model, device, dtype, threads, prefill_chunk)
+    model = options.named(model)
     if written is None:
         lengths = list(dict.fromkeys(length or options.LENGTHS))
+        check_lengths(llm, ["full"], lengths)
         made = list(cases(llm, tasks, lengths, examples or EXAMPLES, seed=seed))
     else:
         made = own_cases(llm, written, lambda text: prompt_ids(llm, text, chat), answer_tokens or ANSWER_TOKENS)
@@ -122,7 +124,7 @@ def tune(
     if plot is not None and result.tried:
         plot_tuning(plot, result)
     if complete and out_plan is not None and result.recommended is not None:
-        out_plan.write_text(plan_file(result, model), encoding="utf-8")
+        write_text(out_plan, plan_file(result, model))
     if as_json:
         print_json(document)
     else:
@@ -134,12 +136,12 @@ def tune(
         raise typer.Exit(NO_PLAN)
 
 
-def _load(model: str, device: str | None, dtype: str | None, threads: int | None, prefill_chunk: int) -> LLM:
+def _load(model: str | None, device: str | None, dtype: str | None, threads: int | None, prefill_chunk: int) -> LLM:
     llm = load_model(model, device, dtype, threads, prefill_chunk)
     if llm.trained is not None:
         raise InputError(
-            f"{model} was trained to answer under the plan {llm.trained.plan}, not under full attention, which tune "
-            "compares with; measure plans of it with `winnow eval`"
+            f"{options.named(model)} was trained to answer under the plan {llm.trained.plan}, not under full "
+            "attention, which tune compares with; measure plans of it with `winnow eval`"
         )
     return llm
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from winnow.cli.terminal import writing
 from winnow.tune.frontier import Figures
 from winnow.tune.result import Result
 
@@ -33,7 +34,8 @@ def plot_tuning(path: Path, result: Result) -> None:
         axis.grid(alpha=0.3)
     panels[0].set_ylabel("KL from full attention, nats")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    figure.savefig(path, dpi=120, format="png")
+    with writing(path):
+        figure.savefig(path, dpi=120, format="png")
 
 
 def _kl(row: Figures) -> float:

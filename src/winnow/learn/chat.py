@@ -4,10 +4,9 @@ Tokens are those that inference sees: what stands before an answer is what `LLM.
 """
 
 import hashlib
-import json
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ from jinja2 import TemplateError
 from winnow.errors import InputError
 from winnow.policies.compute.spelling import encode
 from winnow.policies.compute.turns import decode_start, system_length
+from winnow.reading import LINES_BYTES, check_text, parse_lines, read_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -86,14 +86,8 @@ def read_conversations(path: Path, tokenizer: "PreTrainedTokenizerBase", *, leng
         InputError: naming file and line: what is no JSON, has neither shape or no answer, what the chat template
             refuses or renders otherwise once more messages follow; also an empty file, or one of long rows alone.
     """
-    try:
-        raw = path.read_bytes()
-        text = raw.decode("utf-8")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); convert it first") from error
-    read = [conversation(row, tokenizer, where) for where, row in _rows(path, text)]
+    text = read_text(path, LINES_BYTES)
+    read = [conversation(row, tokenizer, where) for where, row in parse_lines(text, path.name)]
     if not read:
         raise InputError(f"{path} holds no conversation; write one JSON object a line")
     items = [each for each in read if len(each.ids) <= length]
@@ -103,7 +97,7 @@ def read_conversations(path: Path, tokenizer: "PreTrainedTokenizerBase", *, leng
             f"{path}: all {len(read)} conversations are longer than {length} tokens, the shortest has {shortest}; "
             "allow more tokens or shorten them"
         )
-    return Conversations(items, len(read) - len(items), hashlib.sha256(raw).hexdigest())
+    return Conversations(items, len(read) - len(items), hashlib.sha256(text.encode()).hexdigest())
 
 
 def conversation(row: Any, tokenizer: "PreTrainedTokenizerBase", where: str) -> Conversation:
@@ -119,17 +113,6 @@ def conversation(row: Any, tokenizer: "PreTrainedTokenizerBase", where: str) -> 
     answer: Any = tokenizer(row["answer"], add_special_tokens=False, verbose=False)["input_ids"]
     ids = array("i", [*prompt, *answer, tokenizer.eos_token_id])
     return Conversation(ids, (Turn(len(prompt) - 1, len(prompt), len(ids)),), None, where)
-
-
-def _rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path.name}, line {number}"
-        try:
-            yield where, json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{where}: no JSON ({error}); write one JSON object a line") from error
 
 
 def _messages(row: Any, where: str) -> list[Message]:
@@ -148,6 +131,7 @@ def _messages(row: Any, where: str) -> list[Message]:
         fields = message if isinstance(message, dict) else {}
         if not all(isinstance(fields.get(key), str) for key in ("role", "content")):
             raise InputError(f'{where}: message {index} must be {{"role": text, "content": text}}, not {message!r}')
+        check_text(message["role"] + message["content"], f"{where}: message {index}")
         if message["role"] == "assistant" and not message["content"].strip():
             raise InputError(f"{where}: the assistant's message {index} is empty; write an answer or drop the row")
     if messages[0]["role"] == "assistant":

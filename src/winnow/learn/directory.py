@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from winnow.errors import InputError
@@ -12,12 +13,18 @@ COMPLETE = "trainer_state.json"  # the last file of a checkpoint to be written
 
 
 def check_fresh(out: Path) -> None:
-    """Raise InputError unless `out` is new or an empty directory."""
+    """Raise InputError unless `out` is new or an empty directory that can be written to."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give a directory for what is trained")
     if out.is_dir() and any(out.iterdir()):
         way = "resume the run in it, or give a new directory" if (out / METADATA).is_file() else "give a new directory"
         raise InputError(f"{out} is not empty; {way}")
+    place = next((parent for parent in (out, *out.absolute().parents) if parent.is_dir()), out)
+    try:
+        with TemporaryDirectory(dir=place):  # nothing stays, whatever comes after
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror}; give another directory") from error
 
 
 def check_resumed(out: Path, record: dict[str, Any]) -> Path:

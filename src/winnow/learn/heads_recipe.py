@@ -38,6 +38,7 @@ class HeadsRecipe:
             require(getattr(self, name) >= bound, f"{name}={getattr(self, name)} must be at least {bound}")
         for name in ("learning_rate", "clip"):
             require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
+        require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
         require(self.smoothing >= 0, f"smoothing={self.smoothing} must be at least 0")
         require(0 <= self.warmup < 1, f"warmup={self.warmup} is a share of the steps, from 0 to below 1")
 

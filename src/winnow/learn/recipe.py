@@ -86,6 +86,7 @@ class Recipe:
             require(value is None or value >= 1, f"{name}={value} must be at least 1")
         for name in ("learning_rate", "clip"):
             require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
+        require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
         require(self.weight_decay >= 0, f"weight_decay={self.weight_decay} must be at least 0")
         require(0 <= self.warmup < 1, f"warmup={self.warmup} is a share of the steps, from 0 to below 1")
         require(self.schedule in SCHEDULES, f"schedule {self.schedule!r} is unknown; use {', '.join(SCHEDULES)}")

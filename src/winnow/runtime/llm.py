@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from winnow.errors import CapacityError, InputError, ModelError, PlanError
 from winnow.plan import Plan
+from winnow.reading import check_text
 from winnow.runtime.adapters import find_adapter, load_adapter, trained_in
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
@@ -21,9 +22,11 @@ from winnow.runtime.loading import BUNDLED, load, move, parse_device, parse_dtyp
 from winnow.runtime.sampling import SamplingParams
 from winnow.runtime.scorer import ModelScorer, admit
 from winnow.runtime.sequence import new_sequence
+from winnow.runtime.truncate import Part, check_part, cut, start_of_text
 
 Prompt = str | Sequence[int]
-Message = dict[str, str]
+Message = dict[str, Any]
+FAR = 2**40  # tokens of a prompt that only plans with a bounded count of positions take
 
 
 class LLM:
@@ -101,15 +104,17 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         plan: str | Plan | None = None,
+        truncate: Part | None = None,
         progress: Callable[[int], None] = lambda tokens: None,
     ) -> list[Completion]:
         """Continue each prompt (text or token ids); the completions come in the order of the prompts and samples.
 
-        params: greedy and 128 tokens unless said otherwise. plan: instead of the model's. progress: called with the
-        number of prompt tokens just processed.
+        params: greedy and 128 tokens unless said otherwise. plan: instead of the model's. truncate: which part of a
+        prompt that is too long for the model's positions to take away, "head", "middle" or "tail"; special tokens at
+        its start stay; None: refuse it. progress: called with the number of prompt tokens just processed.
         Raises InputError, CapacityError or PlanError before any work is done.
         """
-        requests = self._requests(_many(prompts), params or SamplingParams(), plan)
+        requests = self._requests(_many(prompts), params, plan, truncate)
         ended = [
             running.completion()
             for running, _ in run(
@@ -130,9 +135,16 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         plan: str | Plan | None = None,
+        truncate: Part | None = None,
     ) -> list[Request]:
         """Raise what `generate` would raise for these before any work: InputError, CapacityError or PlanError."""
-        return self._requests(_many(prompts), params or SamplingParams(), plan)
+        return self._requests(_many(prompts), params, plan, truncate)
+
+    def room(self, new: int, plan: str | Plan | None = None) -> int | None:
+        """The most tokens of a prompt that leave positions for `new` tokens under a plan; None: there is no limit."""
+        shape = self.decoder.shape
+        used = self._plan(plan).rope_positions(shape, FAR, new)
+        return None if used is not None and used <= shape.max_positions else shape.max_positions + 1 - new
 
     def stream(
         self,
@@ -140,6 +152,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         plan: str | Plan | None = None,
+        truncate: Part | None = None,
         progress: Callable[[int], None] = lambda tokens: None,
         on_finish: Callable[[Completion], None] = lambda completion: None,
     ) -> Iterator[str]:
@@ -147,12 +160,12 @@ class LLM:
 
         on_finish: called with the Completion at the end. Raises like `generate`, at the call, not at the first piece.
         """
-        params = params or SamplingParams()
+        params = _checked(params)
         if params.n != 1:
             raise InputError(f"n={params.n}: a stream shows one sample; use generate")
         if self.tokenizer is None:
             raise InputError("the model has no tokenizer, so there is no text to stream; use generate with token ids")
-        requests = self._requests([prompt], params, plan)
+        requests = self._requests([prompt], params, plan, truncate)
         return self._stream(requests, progress, on_finish)
 
     def chat(
@@ -162,7 +175,10 @@ class LLM:
         *,
         plan: str | Plan | None = None,
     ) -> list[Completion]:
-        """Answer one conversation, or several: lists of {"role": ..., "content": ...}, by the model's chat template."""
+        """Answer one conversation, or several: lists of {"role": ..., "content": ...}, by the model's chat template.
+
+        content: text, or a list of parts {"type": "text", "text": ...}, which are joined.
+        """
         several = bool(messages) and not isinstance(messages[0], dict)
         conversations: Any = messages if several else [messages]
         return self.generate([self.render(conversation) for conversation in conversations], params, plan=plan)
@@ -176,12 +192,10 @@ class LLM:
             raise InputError("the model has no chat template; use generate with a text prompt")
         if not messages:
             raise InputError("the conversation is empty; give at least one message")
-        for index, message in enumerate(messages):
-            if not (isinstance(message, dict) and {"role", "content"} <= message.keys()):
-                raise InputError(f'message {index} must be {{"role": ..., "content": ...}}, not {message!r}')
+        plain = [_message(message, index) for index, message in enumerate(messages)]
         try:
             encoded: Any = self.tokenizer.apply_chat_template(
-                list(messages), add_generation_prompt=True, tokenize=True, return_dict=True
+                plain, add_generation_prompt=True, tokenize=True, return_dict=True
             )
         except TemplateError as error:
             raise InputError(f"the model's chat template refuses this conversation: {error}") from error
@@ -235,9 +249,12 @@ class LLM:
             self.trained.check(chosen, self.decoder.shape)
         return chosen
 
-    def _requests(self, prompts: list[Prompt], params: SamplingParams, plan: str | Plan | None) -> list[Request]:
+    def _requests(
+        self, prompts: list[Prompt], params: SamplingParams | None, plan: str | Plan | None, truncate: Part | None
+    ) -> list[Request]:
         """Check everything before anything runs."""
-        chosen = self._plan(plan)
+        params, chosen = _checked(params), self._plan(plan)
+        check_part(truncate)
         if params.stop and self.tokenizer is None:
             raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
         scorer = ModelScorer(self.decoder, self.tokenizer, self.prefill_chunk)
@@ -248,6 +265,8 @@ class LLM:
         requests = []
         for index, prompt in enumerate(prompts):
             ids = self._ids(prompt, index)
+            if truncate is not None and (room := self.room(params.max_tokens, chosen)) is not None and len(ids) > room:
+                ids = cut(ids, room, truncate, start_of_text(ids, self.tokenizer)).ids
             self._check_length(len(ids), params.max_tokens, chosen)
             chosen.compute.deep(ids, scorer)
             requests.append(Request(index, ids, params, chosen, stop))
@@ -259,6 +278,7 @@ class LLM:
                 raise InputError(f"prompt {index} is text, but the model has no tokenizer; give token ids")
             if not prompt:
                 raise InputError(f"prompt {index} is empty; give at least one token")
+            check_text(prompt, f"prompt {index}")
             ids = list(self.tokenizer(prompt)["input_ids"])
         else:
             ids = _listed(prompt)
@@ -278,7 +298,10 @@ class LLM:
         if (used := plan.rope_positions(self.decoder.shape, prompt, new)) is not None and used <= limit:
             return
         if prompt > limit:
-            raise CapacityError(f"the prompt has {prompt} tokens, more than the model's {limit} positions; shorten it")
+            raise CapacityError(
+                f"the prompt has {prompt} tokens, more than the model's {limit} positions; shorten it, or say with "
+                "truncate which part to leave out: head, middle or tail"
+            )
         if prompt + new > limit + 1:
             raise CapacityError(
                 f"{prompt} prompt tokens and max_tokens={new} exceed the model's {limit} positions; "
@@ -294,6 +317,38 @@ class LLM:
         own = list(found) if isinstance(found, (list, tuple)) else [found]
         own.append(getattr(self.tokenizer, "eos_token_id", None))
         return frozenset(token for token in own if token is not None)
+
+
+def _checked(params: Any) -> SamplingParams:
+    if params is None:
+        return SamplingParams()
+    if not isinstance(params, SamplingParams):
+        way = (
+            "give one for all prompts" if isinstance(params, (list, tuple)) else "write SamplingParams(max_tokens=...)"
+        )
+        raise InputError(f"params must be SamplingParams, not a {type(params).__name__}; {way}")
+    return params
+
+
+def _message(message: Any, index: int) -> Message:
+    """A message whose content is one text. Raises InputError where it is malformed."""
+    if not (isinstance(message, dict) and {"role", "content"} <= message.keys()):
+        raise InputError(f'message {index} must be {{"role": ..., "content": ...}}, not {message!r:.200}')
+    content = message["content"]
+    if isinstance(content, list):
+        for part in content:
+            if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
+                kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+                raise InputError(
+                    f'message {index}: a part is {kind!r}; the model takes {{"type": "text", "text": ...}}'
+                )
+        content = "".join(part["text"] for part in content)
+    if content is None and message.get("tool_calls"):
+        return message
+    if not isinstance(content, str) or not isinstance(message["role"], str):
+        raise InputError(f"message {index}: role and content must be text, not {message!r:.200}")
+    check_text(message["role"] + content, f"message {index}")
+    return {**message, "content": content}
 
 
 def _many(prompts: Any) -> list[Any]:

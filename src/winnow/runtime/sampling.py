@@ -17,6 +17,9 @@ from transformers.generation.logits_process import (
 from winnow.errors import InputError
 from winnow.parameters import wrong_type
 
+# Beyond these a float32 logit divided or multiplied is no number any more.
+COLDEST, HOTTEST = 1e-4, 1e6
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -49,14 +52,19 @@ class SamplingParams:
             raise InputError(problem)
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        largest = 2**63 - self.n
         rules = {
             "max_tokens": (self.max_tokens >= 1, "at least 1"),
-            "temperature": (self.temperature >= 0, "at least 0; 0 is greedy"),
+            "temperature": (
+                self.temperature == 0 or COLDEST <= self.temperature <= HOTTEST,
+                f"at least 0; 0 is greedy, anything else {COLDEST:g} to {HOTTEST:g}",
+            ),
             "top_k": (self.top_k >= 0, "at least 0; 0 is off"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1; 1 is off"),
             "min_p": (0 <= self.min_p <= 1, "between 0 and 1; 0 is off"),
-            "repetition_penalty": (self.repetition_penalty > 0, "above 0; 1 is off"),
+            "repetition_penalty": (COLDEST <= self.repetition_penalty <= HOTTEST, f"above {COLDEST:g}; 1 is off"),
             "n": (self.n >= 1, "at least 1"),
+            "seed": (self.seed is None or 0 <= self.seed <= largest, f"from 0 to {largest}"),
             "stop": (all(self.stop), "strings that are not empty"),
             "logprobs": (self.logprobs is None or self.logprobs >= 0, "at least 0, or None"),
         }

@@ -11,6 +11,7 @@ from typing import Any
 
 from winnow.bench.evaluate import Case
 from winnow.errors import InputError
+from winnow.reading import json_lines, read_text
 from winnow.runtime.llm import LLM
 from winnow.tasks import Example
 from winnow.tasks.example import share_found
@@ -45,11 +46,10 @@ def read_prompts(path: Path) -> list[Written]:
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
-        found = [Written(_not_empty(_text(file).rstrip("\n"), str(file)), (), str(file)) for file in files]
+        found = [Written(_not_empty(read_text(file).rstrip("\n"), str(file)), (), str(file)) for file in files]
         rule = f"put one prompt a file there, named *{' or *'.join(SUFFIXES)}"
     else:
-        lines = enumerate(_text(path).split("\n"), start=1)
-        found = [_row(line, f"{path}, line {number}") for number, line in lines if line.strip()]
+        found = [_row(row, where) for where, row in json_lines(path)]
         rule = 'write one object a line, {"prompt": ...}'
     if not found:
         raise InputError(f"{path} holds no prompt; {rule}")
@@ -110,20 +110,7 @@ def _in_turns(lanes: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(each for turn in itertools.zip_longest(*lanes) for each in turn if each is not None)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); convert it first") from error
-
-
-def _row(line: str, where: str) -> Written:
-    try:
-        row: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where} is not JSON ({error.msg}); write one object a line") from error
+def _row(row: Any, where: str) -> Written:
     parts = ("prompt",) if isinstance(row, dict) and "prompt" in row else ("context", "question")
     if not (isinstance(row, dict) and all(isinstance(row.get(part), str) for part in parts)):
         raise InputError(f'{where} must be {{"prompt": text}} or {{"context": text, "question": text}}')

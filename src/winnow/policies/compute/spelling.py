@@ -19,11 +19,14 @@ def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[int]:
     return {*tokenizer.all_special_ids, *(index for index, token in added.items() if token.special)}
 
 
-def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> tuple[list[int], list[Span]]:
-    """Token ids of a text, and the characters of each. Raises InputError where the tokenizer cannot say."""
+def encode(tokenizer: "PreTrainedTokenizerBase", text: str, *, special: bool = False) -> tuple[list[int], list[Span]]:
+    """Token ids of a text, and the characters of each. Raises InputError where the tokenizer cannot say.
+
+    special: with the tokens that the tokenizer puts around every text, which cover no character.
+    """
     if not tokenizer.is_fast:
         raise InputError(f"{type(tokenizer).__name__} cannot say which characters a token covers; use a fast tokenizer")
-    encoded: Any = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    encoded: Any = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True, verbose=False)
     return encoded["input_ids"], encoded["offset_mapping"]
 
 

@@ -84,6 +84,7 @@ class RandomHeads(Locret):
         super().check()
         self.require(self.heads is None, "heads are random here; leave heads out, or use locret(heads=...)")
         self.require(self.width >= 1, f"width={self.width} must be at least 1")
+        self.require(0 <= self.seed < 2**63, f"seed={self.seed} must be from 0 to {2**63 - 1}")
 
     def unit_scorer(self, scorer: Scorer) -> UnitScorer:
         return scorer.random_heads(self.width, self.seed)
