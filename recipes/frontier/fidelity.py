@@ -17,7 +17,7 @@ winnow bench fidelity --data DIR --length {length} --fed {fed} --seed {seed} --e
 
 ![KL by plan and domain](fidelity.png)
 """
-HEADINGS = ("KL (95 %)", "top-1, % (95 %)", "NLL", "perplexity", "rows, %", "cache, %", "units read, %")
+HEADINGS = ("KL (95 %)", "top-1, % (95 %)", "NLL", "perplexity", "rows, %", "memory, %", "units read, %")
 Row = dict[str, Any]
 
 
@@ -38,8 +38,9 @@ def markdown(document: dict[str, Any]) -> str:
     about = (
         f"Windows of {document['length']:,} tokens, of which {document['fed']} are fed one by one and the others "
         "prefilled; the same windows for all plans. KL(full || plan) of the next token and NLL of the text in nats per "
-        "token; top-1: both find the same token likeliest; 95 %: windows resampled. Rows computed, bytes held at the "
-        f"end and units read by decode steps: % of full attention's. {document['model']}, {document['dtype']}, "
+        "token; top-1: both find the same token likeliest; 95 %: windows resampled. Rows computed, the most bytes "
+        "held, of units and all that a plan holds beside them, and units read by decode steps: % of full attention's. "
+        f"{document['model']}, {document['dtype']}, "
         f"{document['threads']} threads, seed {document['seed']}; {versions}."
     )
     return "\n".join([*lines, "", about])
@@ -60,7 +61,7 @@ def _cells(row: Row) -> list[str]:
         f"{100 * top1['mean']:.1f} ({100 * top1['low']:.0f} to {100 * top1['high']:.0f})",
         f"{row['nll_plan']['mean']:.3f}",
         f"{row['perplexity']:.2f}",
-        *(f"{100 * row[name]:.1f}" for name in ("rows_share", "cache_share", "units_share")),
+        *(f"{100 * row[name]:.1f}" for name in ("rows_share", "total_share", "units_share")),
     ]
 
 

@@ -7,10 +7,10 @@ from recipes.slowfast.figures import share
 
 
 def costs(record: Record, full: Record) -> dict[str, float]:
-    """Rows computed, bytes held at the end and units read, in percent of full attention's."""
+    """Rows computed, the most bytes held, of all, and units read, in percent of full attention's."""
     return {
         "rows": share([record], "rows_computed", ("rows_full",)),
-        "bytes": held(record, full, "cache_bytes"),
+        "bytes": held(record, full, "total_bytes"),
         "units": share([record], "units_read", ("units_full",)),
     }
 

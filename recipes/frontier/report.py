@@ -23,7 +23,7 @@ python -m recipes.frontier.report DIR --json docs/results/frontier.json --page P
 
 ![score over rows, bytes and units, by verb](frontier.png)
 """
-COSTS = ("rows, %", "cache, %", "peak cache, %", "units read, %", "TTFT, s", "TPOT, ms")
+COSTS = ("rows, %", "units held, %", "memory, %", "units read, %", "TTFT, s", "TPOT, ms")
 
 
 def read(directory: Path) -> list[Record]:
@@ -86,8 +86,8 @@ def _task_score(record: Record, task: str) -> float:
 def _costs(record: Record, full: Record) -> list[str]:
     rows = record["rows"]
     ttft, tpot = (sorted(row[name] for row in rows)[len(rows) // 2] for name in ("ttft_s", "tpot_s"))
-    counted, peak = costs(record, full), held(record, full, "peak_cache_bytes")
-    shares = (counted["rows"], counted["bytes"], peak, counted["units"])
+    counted, units = costs(record, full), held(record, full, "cache_bytes")
+    shares = (counted["rows"], units, counted["bytes"], counted["units"])
     return [*(f"{value:.1f}" for value in shares), f"{ttft:.2f}", f"{1000 * tpot:.1f}"]
 
 
@@ -97,8 +97,9 @@ def _about(measured: list[Record]) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     return [
         "Score: mean over the tasks, each as often; in brackets the 95 % interval of the difference to full attention "
-        "on the same examples (examples resampled). Rows computed, bytes held at the end and at most, and units read "
-        "by decode steps: counted, % of full attention's. TTFT and TPOT: medians, of one thread, while other processes "
+        "on the same examples (examples resampled). Rows computed, bytes of units held at the "
+        "end, the most bytes held with all that a plan holds beside units (memory), and units read by decode steps: "
+        "counted, % of full attention's. TTFT and TPOT: medians, of one thread, while other processes "
         "may have shared the machine.",
         "",
         f"{environment['model']}, {environment['dtype']}, {machine['device']}, {environment['threads']} thread, chunks "

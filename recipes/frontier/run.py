@@ -24,6 +24,7 @@ from .arms import TASKS, Arm
 MODEL = "needle"
 COSTS = (
     "rows_computed", "rows_full", "units_read", "units_full", "cache_bytes", "peak_cache_bytes", "aux_bytes",
+    "total_bytes",
     "slow_steps", "fast_steps", "revived_rows", "prompt_tokens", "new_tokens", "ttft_s", "tpot_s",
 )  # fmt: skip
 Record = dict[str, Any]

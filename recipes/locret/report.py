@@ -41,7 +41,7 @@ def markdown(records: list[Record]) -> str:
 
 def _table(records: list[Record]) -> list[str]:
     tasks = [task for task in FOUR if any(task in record["tasks"] for record in records)]
-    lines = ["| | plan | tokens | budget | n | " + " | ".join(tasks) + " | most cache, MiB |"]
+    lines = ["| | plan | tokens | budget | n | " + " | ".join(tasks) + " | memory, MiB |"]
     lines.append("| --- | --- | ---: | ---: | ---: |" + " ---: |" * (len(tasks) + 1))
     for record in records:
         plans = list(dict.fromkeys(each["plan"] for each in record["accuracy"]))
@@ -49,7 +49,7 @@ def _table(records: list[Record]) -> list[str]:
             scores = {each["task"]: each for each in record["accuracy"] if each["plan"] == plan}
             cells = [_score(scores[task]) if task in scores else "" for task in tasks]
             budget = "all" if share == 1 else f"1/{share}"
-            peak = record["most_bytes"][plan]["peak_cache_bytes"] / 2**20
+            peak = record["most_bytes"][plan]["total_bytes"] / 2**20
             lines.append(
                 f"| {record['name']} | `{plan}` | {record['length']:,} | {budget} | {record['examples']} "
                 f"| {' | '.join(cells)} | {peak:.2f} |"

@@ -23,7 +23,7 @@ from .arms import Arm, Heads
 MODEL = "needle"
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 CHUNK = 2048  # prompt tokens a step while training: quicker than small chunks
-COUNTED = ("cache_bytes", "peak_cache_bytes", "aux_bytes")
+COUNTED = ("cache_bytes", "peak_cache_bytes", "aux_bytes", "total_bytes")
 
 
 def train(made: Heads, out: Path, threads: int) -> str:

@@ -20,7 +20,7 @@ from .forced import forced
 from .matching import Costs
 
 MODEL = "needle"
-COUNTED = ("slow_steps", "fast_steps", "units_read", "units_full", "aux_bytes", "new_tokens")
+COUNTED = ("slow_steps", "fast_steps", "units_read", "units_full", "aux_bytes", "total_bytes", "new_tokens")
 Record = dict[str, Any]
 
 

@@ -5,11 +5,20 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Stats:
-    """The cost of one completion. Counts are exact and equal closed formulas; times are wall clock.
+    """The cost of one completion. Counts are exact; times are wall clock.
 
     A row is one token entering one layer in one step; a unit is the key and value of one token in one layer and one KV
-    head. Bytes are of keys and values, without the index of positions. Each of several samples of one prompt counts
-    the prefill that they share.
+    head. Rows and units_full equal closed formulas, and so do units_read and bytes where a plan says beforehand how
+    much it reads and holds.
+
+    units_read is what the attention of decode steps reads, and the bounds that `quest` compares. Keys that are read
+    once more to rank prompt tokens (`lazyllm`, `static_prune`), to vote on units (`h2o`, `snapkv`, `scissorhands`), or
+    to select them after a prompt or beside revived tokens (`slowfast`, `tidal`) are not in it, nor is anything that
+    prefill reads.
+
+    Memory is total_bytes. No figure in bytes counts the index of positions that every layer has under any plan (8 bytes
+    a token), working memory of a step, or weights. Each of several samples of one prompt counts the prefill that they
+    share, and holds units of its own.
     """
 
     prompt_tokens: int = 0
@@ -20,10 +29,11 @@ class Stats:
     rows_full: int = 0  # the same under full attention
     units_read: int = 0  # by decode steps, summed over layers and KV heads
     units_full: int = 0  # the same under full attention
-    cache_bytes: int = 0  # units held at the end
+    cache_bytes: int = 0  # units held at the end, and nothing else
     peak_cache_bytes: int = 0  # the most units each layer ever held, in the middle of a step included, summed
     allocated_bytes: int = 0  # memory reserved for units at the end, held or not
-    aux_bytes: int = 0  # what a policy stores besides keys and values, at its peak
+    aux_bytes: int = 0  # the most at once of what policies hold beside units: scores, norms, copies, parked states
+    total_bytes: int = 0  # the most at once of units and all that policies hold beside them
     slow_steps: int = 0  # decode steps that are slow for the read policy; if it has none, that read every kept unit
     fast_steps: int = 0  # all others
     revived_rows: int = 0  # rows computed late, for tokens skipped before

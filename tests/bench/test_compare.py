@@ -57,12 +57,12 @@ def test_full_attention_is_there_once_and_plans_take_turns_in_going_first(llm):
 def test_the_figures_of_a_row_are_those_of_its_records(llm):
     records = list(compare(llm, [STREAMING], [Digits()], [128], 3))
     full, other = summarise(records)
-    assert (full.plan, full.rows_share, full.units_share, full.ratios["peak_cache"]) == ("full", 1.0, 1.0, 1.0)
+    assert (full.plan, full.rows_share, full.units_share, full.ratios["total"]) == ("full", 1.0, 1.0, 1.0)
     answers = [r for r in records if r.plan == STREAMING]
     assert other.units_share == sum(r.stats.units_read for r in answers) / sum(r.stats.units_full for r in answers)
     # 2 layers of 2 KV heads; a decode step reads 36 units where full attention reads all.
     assert sum(r.stats.units_read for r in answers) == sum(4 * 36 * (r.stats.new_tokens - 1) for r in answers)
-    assert other.peak_cache_bytes == max(r.stats.peak_cache_bytes for r in answers) < full.peak_cache_bytes
+    assert other.total_bytes == max(r.stats.total_bytes for r in answers) < full.total_bytes
     assert other.score == other.scores["digits"] == sum(r.score for r in answers) / 3
 
 
@@ -100,7 +100,7 @@ def test_only_examples_that_all_plans_answered_are_judged(llm):
 
 
 def test_medians_and_quartiles():
-    stats = Stats(prompt_tokens=8, rows_computed=4, rows_full=8, units_read=1, units_full=4, peak_cache_bytes=10)
+    stats = Stats(prompt_tokens=8, rows_computed=4, rows_full=8, units_read=1, units_full=4, total_bytes=10)
     made = [
         Record("t", plan, 8, i, 0, None, "", (), (), (), "", (1,), "stop", float(i % 2), replace(stats, ttft_s=ttft))
         for plan, times in (("full", (2.0, 4.0, 6.0)), ("x", (1.0, 2.0, 9.0)))
@@ -122,10 +122,10 @@ def test_medians_and_quartiles():
 )
 def test_the_verdict_says_what_was_traded(score, words):
     full = Row("full", 8, 4, {"t": 0.65}, 0.65, Timing(1, 0), Timing(1, 0), 100, 1.0, 1.0, {})
-    ratios = {"ttft": 0.9, "tpot": 0.8, "peak_cache": 0.26}
+    ratios = {"ttft": 0.9, "tpot": 0.8, "total": 0.26}
     row = replace(full, plan="x", score=score, units_share=0.25, ratios=ratios)
     line = verdict(row, full)
-    assert line.startswith("x: peak cache 0.26x, reads 0.25x, computes 1.00x, TTFT 0.90x, TPOT 0.80x, ")
+    assert line.startswith("x: memory 0.26x, reads 0.25x, computes 1.00x, TTFT 0.90x, TPOT 0.80x, ")
     assert words in line
 
 

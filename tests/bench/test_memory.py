@@ -41,7 +41,9 @@ def test_counted_bytes_equal_the_formula(llm, plan, peak, end, bound):
     assert (run.peak_cache_bytes, run.cache_bytes) == (peak * TOKEN_BYTES, end * TOKEN_BYTES)
     assert run.bound_bytes == (None if bound is None else bound * TOKEN_BYTES)
     assert run.allocated_bytes >= run.cache_bytes
-    assert run.aux_bytes == (4 * peak * 2 * 2 if "random" in plan else 0)  # a float32 score per unit
+    # A float32 score per unit, and its position, in which KV heads differ.
+    assert run.aux_bytes == ((4 + 8) * peak * 2 * 2 if "random" in plan else 0)
+    assert run.total_bytes == run.peak_cache_bytes + run.aux_bytes
     assert len(run.steps_s) == STEPS
     assert min(run.steps_s) > 0
     assert run.ttft_s > run.prefill_s > 0
@@ -98,7 +100,7 @@ def test_random_weights_have_the_positions_that_are_asked_for():
 
 
 def made(plan, length, seconds, peak):
-    return MemoryRun(plan, length, seconds, 2 * seconds, (0.1, 0.3, 0.2), 1, 2, 3, 4, None, peak - 1, peak, "")
+    return MemoryRun(plan, length, seconds, 2 * seconds, (0.1, 0.3, 0.2), 1, 2, 3, 4, 5, None, peak - 1, peak, "")
 
 
 def test_rows_are_medians_and_grow_from_the_shortest():

@@ -69,7 +69,7 @@ def test_rows_come_by_task_with_full_attention_first(runs):
 
 def test_speedups_are_medians_of_the_same_prompts_and_scores_are_relative_to_full():
     def run(plan, index, score, ttft):
-        stats = Stats(prompt_tokens=8, new_tokens=2, ttft_s=ttft, total_s=2 * ttft, peak_cache_bytes=10)
+        stats = Stats(prompt_tokens=8, new_tokens=2, ttft_s=ttft, total_s=2 * ttft, total_bytes=10)
         return Run("t", 8, index, plan, plan, plan, score, "", (8, 4), (8, 6), 0.5, stats)
 
     times = {"full": (1.0, 2.0, 9.0), "x": (0.5, 2.0, 3.0)}  # 2, 1, 3 times as fast

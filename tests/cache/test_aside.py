@@ -31,8 +31,8 @@ def test_random_puts_and_takes_equal_a_set():
         assert torch.equal(rows, hidden(positions.tolist()))
         expected -= leaving
         assert contents(aside) == expected
-        assert aside.nbytes == len(expected) * 8 * 4
-        assert aside.hidden.untyped_storage().nbytes() <= 2 * aside.nbytes + 9 * 8 * 4  # the rest has been given back
+        held, reserved = aside.nbytes // (8 * 4 + 8), aside.hidden.untyped_storage().nbytes() // (8 * 4)
+        assert len(expected) <= held <= reserved <= 2 * len(expected) + 9  # the rest has been given back
 
 
 def test_clear_frees_and_forks_are_independent():

@@ -162,7 +162,9 @@ def test_figures_of_heads_that_keep_different_units():
     check_figures(cache, [[0, 3, 6], [4, 5, 9]])
     put(cache, [10])
     check_figures(cache, [[0, 3, 6, 10], [4, 5, 9, 10]])
-    assert cache.peak_figure_nbytes == 10 * KV_HEADS * 4 * 2
+    # Two figures and a position per unit and head, of the four units in the memory that took the place of the ten's.
+    assert cache.held_beside_nbytes == 4 * KV_HEADS * (4 * 2 + 8)
+    assert cache.held_nbytes == 4 * cache.unit_bytes < cache.peak_nbytes
 
 
 def test_units_that_came_and_left_are_counted():
@@ -185,6 +187,6 @@ def test_a_cache_without_figures_has_none():
     cache = LayerCache(make, 4)
     assert cache.scores is None
     assert cache.norms is None
-    assert cache.peak_figure_nbytes == 0
+    assert cache.held_beside_nbytes == 0
     with pytest.raises(ValueError, match="no scores"):
         cache.live_scores()

@@ -33,7 +33,7 @@ def test_table_json_and_picture(winnow, tiny, data, tmp_path):
     assert {each["plan"] for each in document["records"]} == {"full", PLAN}
     rows = {(row["plan"], row["domain"]): row for row in document["summary"]}
     assert set(rows) == {(plan, domain) for plan in ("full", PLAN) for domain in ("books", "peps", "all")}
-    assert rows[PLAN, "all"]["cache_share"] == pytest.approx(32 / 119)
+    assert rows[PLAN, "all"]["total_share"] == pytest.approx((32 + 32) / 119)
     for row in rows.values():
         assert f"{row['kl']['mean']:.4f}" in result.out
 

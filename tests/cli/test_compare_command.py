@@ -23,7 +23,7 @@ def test_out_holds_the_same_document_and_the_table_is_printed(winnow, tiny, tmp_
     result = winnow("compare", "-m", tiny, *FLAGS, "--task", "passkey", "--out", out, "--plot", tmp_path / "out.png")
     document = json.loads(out.read_text(encoding="utf-8"))
     assert [row["plan"] for row in document["summary"]] == ["full", STREAMING]
-    assert f"{STREAMING}: peak cache" in result.out
+    assert f"{STREAMING}: memory" in result.out
     assert "question: What is the pass key?" in result.out
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 

@@ -51,7 +51,8 @@ def test_counts_equal_the_closed_formulas(prefill_chunk, positions):
     held = budget + local + new - 1  # the last new token is not fed
     assert out.stats.peak_cache_bytes == (budget + chunk) * unit * all_heads
     assert out.stats.cache_bytes == held * unit * all_heads
-    assert out.stats.aux_bytes == (budget + chunk) * 4 * all_heads
+    assert out.stats.aux_bytes == (budget + chunk) * (4 + 8) * all_heads  # scores, and positions of each head's own
+    assert out.stats.total_bytes == out.stats.peak_cache_bytes + out.stats.aux_bytes
     assert held * unit * all_heads <= out.stats.allocated_bytes <= (budget + chunk) * unit * all_heads
     assert out.stats.units_read == all_heads * sum(budget + local + step for step in range(1, new))
     assert out.stats.units_full == all_heads * sum(prompt + step for step in range(1, new))
@@ -68,7 +69,8 @@ def test_memory_goes_back_after_a_single_eviction(llm):
     assert state.stats.peak_cache_bytes == 1192 * per_unit
     assert state.stats.cache_bytes == 40 * per_unit
     assert state.stats.allocated_bytes <= (40 + HEADROOM) * per_unit
-    assert state.stats.aux_bytes == 1192 * 4 * LAYERS * KV_HEADS
+    assert state.stats.aux_bytes == 1192 * 4 * LAYERS * KV_HEADS  # heads hold the same until then
+    assert state.stats.total_bytes == state.stats.peak_cache_bytes + state.stats.aux_bytes
 
 
 @pytest.mark.parametrize(("decode_chunk", "local"), [(1, 0), (4, 8), (30, 0)])

@@ -367,17 +367,23 @@ def test_units_read_equal_the_closed_formula(llm_of, name, recent_mode, layer_gr
 )
 def test_bytes_beside_the_cache(llm_of, parameters, copies, norms):
     """Norms of keys; and packed copies of keys, values and positions with the scores of what is selected, or, before,
-    the queries of the prompt's last rows, whatever is more."""
+    the queries of the prompt's last rows that waited for its last chunk, with their positions, whatever is more."""
     llm, ids = llm_of("llama"), tokens()
     policy = SlowFast(**BASE | {"bootstrap": 1} | parameters)
     _, state, _ = walk(llm, Plan(read=policy), ids)
     state.measure()
     shape = llm.decoder.shape
     packed = shape.kv_heads * ((1 + policy.budget) * (shape.unit_bytes + 8) + policy.budget * 4)
-    queries = policy.bootstrap * shape.q_heads * shape.head_dim * 4
+    waiting = max(0, policy.bootstrap - PROMPT % llm.prefill_chunk)
+    queries = waiting * (shape.q_heads * shape.head_dim * 4 + 8)
     expected = max(copies * packed, queries) + norms * shape.kv_heads * 4 * len(ids)
     assert state.stats.aux_bytes == shape.layers * expected
-    assert state.stats.cache_bytes == shape.layers * shape.kv_heads * shape.unit_bytes * len(ids)
+    units = shape.layers * shape.kv_heads * shape.unit_bytes * len(ids)
+    assert state.stats.cache_bytes == units
+    if copies * packed >= queries:
+        assert state.stats.total_bytes == units + state.stats.aux_bytes
+    else:  # the queries were gone before the last units came
+        assert units < state.stats.total_bytes < units + state.stats.aux_bytes
 
 
 def test_greedy_and_sampled_runs_are_deterministic(llm_of):

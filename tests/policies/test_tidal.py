@@ -56,7 +56,8 @@ def test_it_holds_one_copy(text):
     _, _, state = run(llm, Plan(read=Tidal(layers=(0, 2), budget=6)), text)
     state.measure()
     shape = llm.decoder.shape
-    assert state.stats.aux_bytes == shape.kv_heads * 7 * (shape.unit_bytes + 8)
+    copy, index = shape.unit_bytes + 8, 8
+    assert state.stats.aux_bytes == shape.kv_heads * 7 * (copy + index)
     assert (state.stats.slow_steps, state.stats.fast_steps) == (0, len(text) - PROMPT)
 
 

@@ -11,21 +11,21 @@ from winnow.tune.limits import Limits
 from winnow.tune.measure import Measurement
 
 
-def measurement(plan="p", prompt=0, kl=0.1, agreement=1.0, rows=10, units=10, cache=2**20, pace=1.0):
-    return Measurement(plan, prompt, kl, agreement, rows, 10, units, 10, cache, 1.0, 0.1, pace)
+def measurement(plan="p", prompt=0, kl=0.1, agreement=1.0, rows=10, units=10, total=2**20, pace=1.0):
+    return Measurement(plan, prompt, kl, agreement, rows, 10, units, 10, total, 1.0, 0.1, pace)
 
 
 def row(plan, **values):
     return figures_of([measurement(plan, i, **values) for i in range(2)])
 
 
-def test_figures_are_means_with_bounds_and_the_most_of_the_cache():
-    got = figures_of([measurement(kl=0.1, agreement=1.0, cache=2**20), measurement(kl=0.3, agreement=0.8, cache=2**21)])
+def test_figures_are_means_with_bounds_and_the_most_memory():
+    got = figures_of([measurement(kl=0.1, agreement=1.0, total=2**20), measurement(kl=0.3, agreement=0.8, total=2**21)])
     margin = 3.078 * math.sqrt(0.02) / math.sqrt(2)
     assert got.kl == pytest.approx(0.2)
     assert got.kl_bound == pytest.approx(0.2 + margin)
     assert got.agreement_bound == pytest.approx(0.9 - margin)
-    assert (got.cache_mib, got.rows_share, got.units_share, got.prompts) == (2.0, 1.0, 1.0, 2)
+    assert (got.total_mib, got.rows_share, got.units_share, got.prompts) == (2.0, 1.0, 1.0, 2)
 
 
 def test_one_prompt_proves_nothing():
@@ -44,7 +44,7 @@ def test_keys_take_turns():
 def test_limits_are_missed_by_factors():
     limits = Limits(max_kl=0.1, min_agreement=0.9, target_ttft=2.0)
     assert limits.excess({"kl": 0.2, "agreement": 0.95}) == {"max_kl": pytest.approx(math.log(2))}
-    assert limits.excess({"kl": 0.1, "agreement": 0.9, "ttft_s": 2.0, "cache_mib": 1e9}) == {}
+    assert limits.excess({"kl": 0.1, "agreement": 0.9, "ttft_s": 2.0, "total_mib": 1e9}) == {}
     assert limits.missed({"kl": 0.0, "agreement": 0.45}) == ["agreement 0.45 (at least 0.9 was asked for)"]
 
 

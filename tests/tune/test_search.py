@@ -57,14 +57,14 @@ def test_a_measurement_is_fidelity_along_full_attentions_answer(llm, cases):
     stats = llm.generate([ids], cases[0].params, plan=WEAK)[0].stats
     assert got.rows_full == stats.rows_full
     assert got.units_read == stats.units_read < got.units_full
-    assert got.peak_cache_bytes == stats.peak_cache_bytes
+    assert got.total_bytes == stats.total_bytes
 
 
 def test_full_attention_is_at_no_distance(llm, cases):
     known = reference(llm, cases[1], 1)
     got = measure(llm, known, Plan())
     assert (got.kl, got.agreement) == (pytest.approx(0, abs=1e-9), 1.0)
-    counted = ("prompt", "rows_computed", "units_read", "peak_cache_bytes")
+    counted = ("prompt", "rows_computed", "units_read", "total_bytes")
     assert [getattr(got, name) for name in counted] == [getattr(known.full, name) for name in counted]
 
 
@@ -92,7 +92,7 @@ def test_it_recommends_what_keeps_to_the_limits_on_both_parts(llm, cases, monkey
     free = tuned(llm, cases, Limits(max_kl=100))
     strong, weak = (free.searched(Plan.parse(plan)) for plan in (STRONG, WEAK))
     assert strong.kl_bound < weak.kl
-    limits = Limits(max_kl=(strong.kl_bound + weak.kl) / 2, max_cache_mib=strong.cache_mib)
+    limits = Limits(max_kl=(strong.kl_bound + weak.kl) / 2, max_cache_mib=strong.total_mib)
     result = result_of(tuned(llm, cases, limits))
     assert result.recommended.plan == STRONG
     assert result.recommended.confirmed.prompts == len(cases) // 2
@@ -120,7 +120,7 @@ def test_with_no_such_plan_the_closest_is_named(llm, cases, monkeypatch):
     result = result_of(tuned(llm, cases, Limits(max_kl=1e-7, max_cache_mib=1e-4)))
     assert result.recommended is None
     assert result.closest.off > 0
-    assert any("peak cache" in phrase and "0.0001 was asked for" in phrase for phrase in result.closest.missed)
+    assert any("memory" in phrase and "0.0001 was asked for" in phrase for phrase in result.closest.missed)
 
 
 def test_no_time_is_no_recommendation(llm, cases, monkeypatch):

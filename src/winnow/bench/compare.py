@@ -27,9 +27,9 @@ class Timing:
 class Row:
     """One plan at one length, over `examples` examples of every task.
 
-    scores: mean per task, 0 .. 1; score: the mean of those. peak_cache_bytes: the most of any example. rows_share,
+    scores: mean per task, 0 .. 1; score: the mean of those. total_bytes: the most of any example. rows_share,
     units_share: rows computed and units read, of what full attention takes for the same tokens. None where there is
-    nothing to average. ratios: ttft, tpot and peak_cache, of the figures of full attention.
+    nothing to average. ratios: ttft, tpot and total, of the figures of full attention.
     """
 
     plan: str
@@ -39,7 +39,7 @@ class Row:
     score: float | None
     ttft_s: Timing
     tpot_s: Timing | None
-    peak_cache_bytes: int
+    total_bytes: int
     rows_share: float
     units_share: float | None
     ratios: dict[str, float]
@@ -121,7 +121,7 @@ def summarise(records: Sequence[Record]) -> list[Row]:
 
 def verdict(row: Row, full: Row) -> str:
     """One line: what `row`'s plan saves and what it costs, against full attention on the same examples."""
-    parts = [f"peak cache {row.ratios['peak_cache']:.2f}x"]
+    parts = [f"memory {row.ratios['total']:.2f}x"]
     if row.units_share is not None:
         parts.append(f"reads {row.units_share:.2f}x")
     parts.append(f"computes {row.rows_share:.2f}x")
@@ -142,10 +142,10 @@ def _row(group: Sequence[Record], full: Sequence[Record]) -> Row:
     scores = {task: statistics.fmean(values) for task, values in by_task.items() if values}
     stats = [record.stats for record in group]
     ttft, tpot = _ttft(group), _tpot(group)
-    peak = max(each.peak_cache_bytes for each in stats)
+    most = max(each.total_bytes for each in stats)
     ratios = {
         "ttft": ttft.median / _ttft(full).median,
-        "peak_cache": peak / max(record.stats.peak_cache_bytes for record in full),
+        "total": most / max(record.stats.total_bytes for record in full),
     }
     if tpot is not None and (base := _tpot(full)) is not None:
         ratios["tpot"] = tpot.median / base.median
@@ -158,7 +158,7 @@ def _row(group: Sequence[Record], full: Sequence[Record]) -> Row:
         score=statistics.fmean(scores.values()) if scores else None,
         ttft_s=ttft,
         tpot_s=tpot,
-        peak_cache_bytes=peak,
+        total_bytes=most,
         rows_share=sum(each.rows_computed for each in stats) / sum(each.rows_full for each in stats),
         units_share=sum(each.units_read for each in stats) / units_full if units_full else None,
         ratios=ratios,

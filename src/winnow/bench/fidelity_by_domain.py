@@ -66,7 +66,7 @@ class DomainRow:
     """A plan on `windows` windows of a domain, or of all.
 
     kl, nll_plan, nll_full: nats per token. perplexity: the plan's. rows_share, units_share: computed and read, of what
-    full attention takes for the same tokens; cache_share: bytes held at the end, of full attention's.
+    full attention takes for the same tokens; total_share: the most bytes held, of full attention's.
     """
 
     plan: str
@@ -79,7 +79,7 @@ class DomainRow:
     perplexity: float
     rows_share: float
     units_share: float
-    cache_share: float
+    total_share: float
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -145,7 +145,7 @@ def _row(domain: str, group: Sequence[Measured], full: Sequence[Measured]) -> Do
         perplexity=math.exp(nll_plan.mean),
         rows_share=_total(group, "rows_computed") / _total(group, "rows_full"),
         units_share=_total(group, "units_read") / _total(group, "units_full"),
-        cache_share=_total(group, "cache_bytes") / _total(full, "cache_bytes"),
+        total_share=_total(group, "total_bytes") / _total(full, "total_bytes"),
     )
 
 

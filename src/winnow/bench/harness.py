@@ -29,9 +29,9 @@ MAX_NEW_TOKENS = 256  # lm_eval's own where a task does not say
 class Costs:
     """What requests cost, counted as in Stats and summed; a context that several continuations share counts once.
 
-    requests: likelihoods and answers asked for. truncated: those whose context lost its beginning. cache_bytes: held at
-    the end of each request, summed; peak_cache_bytes: the most that any one held. Rolling likelihoods, whole forwards
-    under full attention, add rows only.
+    requests: likelihoods and answers asked for. truncated: those whose context lost its beginning. cache_bytes: units
+    held at the end of each request, summed; total_bytes: the most that any one held, of all. Rolling likelihoods, whole
+    forwards under full attention, add rows only.
     """
 
     requests: int = 0
@@ -42,7 +42,7 @@ class Costs:
     units_read: int = 0
     units_full: int = 0
     cache_bytes: int = 0
-    peak_cache_bytes: int = 0
+    total_bytes: int = 0
 
     def add(self, stats: Stats) -> None:
         """Count a run, or what it still cost after a part that is counted already."""
@@ -52,7 +52,7 @@ class Costs:
         self.units_read += stats.units_read
         self.units_full += stats.units_full
         self.cache_bytes += stats.cache_bytes
-        self.peak_cache_bytes = max(self.peak_cache_bytes, stats.peak_cache_bytes)
+        self.total_bytes = max(self.total_bytes, stats.total_bytes)
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)

@@ -33,10 +33,10 @@ class MemoryRun:
     """One prompt of `length` tokens under one plan, and the decode steps after it.
 
     prefill_s: of the prompt alone; ttft_s: with the admission before it; steps_s: of every decode step. cache_bytes,
-    peak_cache_bytes, aux_bytes, allocated_bytes: as in `Stats`. bound_bytes: the most that the keep policy's closed
-    formula allows; None where a layer's cache grows with the prompt. before_bytes: memory of the process with the model
-    loaded and a short prompt under the plan done; peak_bytes: the most from then to the last step; memory: what both
-    are of.
+    peak_cache_bytes, aux_bytes, total_bytes, allocated_bytes: as in `Stats`. bound_bytes: the most that the keep
+    policy's closed formula allows; None where a layer's cache grows with the prompt. before_bytes: memory of the
+    process with the model loaded and a short prompt under the plan done; peak_bytes: the most from then to the last
+    step; memory: what both are of.
     """
 
     plan: str
@@ -47,6 +47,7 @@ class MemoryRun:
     cache_bytes: int
     peak_cache_bytes: int
     aux_bytes: int
+    total_bytes: int
     allocated_bytes: int
     bound_bytes: int | None
     before_bytes: int
@@ -86,6 +87,7 @@ class MemoryRow:
     cache_bytes: int
     peak_cache_bytes: int
     aux_bytes: int
+    total_bytes: int
     allocated_bytes: int
     bound_bytes: int | None
     before_bytes: int
@@ -156,6 +158,7 @@ def measure_here(llm: LLM, plan: Plan, length: int, *, steps: int = STEPS, progr
         cache_bytes=state.stats.cache_bytes,
         peak_cache_bytes=state.stats.peak_cache_bytes,
         aux_bytes=state.stats.aux_bytes,
+        total_bytes=state.stats.total_bytes,
         allocated_bytes=state.stats.allocated_bytes,
         bound_bytes=_bound_bytes(state, steps),
         before_bytes=before,
@@ -194,6 +197,7 @@ def _row(group: Sequence[MemoryRun], shortest: float) -> MemoryRow:
         cache_bytes=first.cache_bytes,
         peak_cache_bytes=first.peak_cache_bytes,
         aux_bytes=first.aux_bytes,
+        total_bytes=first.total_bytes,
         allocated_bytes=first.allocated_bytes,
         bound_bytes=first.bound_bytes,
         before_bytes=int(statistics.median(run.before_bytes for run in group)),

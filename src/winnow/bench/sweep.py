@@ -57,8 +57,8 @@ class SweepRow:
     generation is the answer that the plan gives, of `new_tokens`. rows_share, flops_share: of prefill, of full
     attention's; what a plan spends to shorten a prompt is in the times only. prompt_computed: share of the prompt's
     tokens computed by the end, the mean over layers, and prompt_computed_last in the last one. revived_rows: per
-    example. aux_bytes: the most of any example. peak_ratio: the most bytes of units
-    and the most set aside, which need not fall together, of full attention's.
+    example. aux_bytes: the most of any example. peak_ratio: the most bytes held at once, of
+    full attention's.
     """
 
     plan: str
@@ -228,9 +228,7 @@ def _row(group: Sequence[Run], full: dict[tuple[str, int, int], Run], task: str)
         prompt_computed_last=mean(lambda run: run.computed[-1] / run.stats.prompt_tokens),
         revived_rows=mean(lambda run: run.stats.revived_rows),
         aux_bytes=max(run.stats.aux_bytes for run in group),
-        peak_ratio=mean(
-            lambda run: (run.stats.peak_cache_bytes + run.stats.aux_bytes) / full[_case(run)].stats.peak_cache_bytes
-        ),
+        peak_ratio=mean(lambda run: run.stats.total_bytes / full[_case(run)].stats.total_bytes),
     )
 
 

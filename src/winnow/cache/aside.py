@@ -18,11 +18,12 @@ class Aside:
         self.hidden = torch.empty(0, hidden, dtype=dtype, device=device)
         self.positions = torch.empty(0, dtype=torch.int64, device=device)
         self.count = 0
+        self.high = 0  # the most live at once since memory was last given back
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the live hidden states."""
-        return self.count * self.hidden.shape[1] * self.hidden.itemsize
+        """Bytes of memory that tokens have filled and that has not been given back: hidden states and positions."""
+        return self.high * (self.hidden.shape[1] * self.hidden.itemsize + self.positions.itemsize)
 
     @property
     def live(self) -> Tensor:
@@ -37,6 +38,7 @@ class Aside:
         self.hidden[self.count : end] = hidden
         self.positions[self.count : end] = positions
         self.count = end
+        self.high = max(self.high, end)
 
     def take(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """Remove the live entries where `wanted` [count] bool; returns their hidden states and positions, a copy.
@@ -70,4 +72,4 @@ class Aside:
         hidden = self.hidden.new_empty(capacity, self.hidden.shape[1])
         positions = self.positions.new_empty(capacity)
         hidden[: self.count], positions[: self.count] = self.hidden[: self.count], self.live
-        self.hidden, self.positions = hidden, positions
+        self.hidden, self.positions, self.high = hidden, positions, self.count

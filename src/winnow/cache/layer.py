@@ -67,6 +67,7 @@ class LayerCache:
         self.start = 0
         self.stop = 0
         self.peak = 0  # the most units ever live at once
+        self.high = 0  # the same since memory was last given back
         self.appended = 0
         self.dropped = 0
         self.first: int | None = None  # the position of the first unit that ever came
@@ -94,9 +95,15 @@ class LayerCache:
         return self.peak * self.unit_bytes
 
     @property
-    def peak_figure_nbytes(self) -> int:
-        """Bytes of the figures of the most units ever live at once."""
-        return sum(self.peak * figure.shape[0] * figure.itemsize for figure in self.figures.values())
+    def held_nbytes(self) -> int:
+        """Bytes of memory that units have filled and that has not been given back: of the most live at once since."""
+        return self.high * self.unit_bytes
+
+    @property
+    def held_beside_nbytes(self) -> int:
+        """The same of their figures, and of their positions where KV heads hold different ones."""
+        per_head = [*self.figures.values(), *([self.positions] if self.positions.dim() == 2 else [])]
+        return self.high * sum(each.shape[0] * each.itemsize for each in per_head)
 
     @property
     def scores(self) -> Tensor | None:
@@ -139,6 +146,7 @@ class LayerCache:
         self.stop = end
         self.appended += rows
         self.peak = max(self.peak, self.length)
+        self.high = max(self.high, self.length)
 
     def drop(self, count: int, after: int = 0) -> None:
         """Evict the `count` oldest units but the first `after`, which stay at the front for good."""
@@ -172,6 +180,8 @@ class LayerCache:
         per_head = slots.expand(kv_heads, kept)
         wanted = kept + room if self._limit is None else max(kept, min(kept + room, self._limit))
         target = self.slab if 2 * wanted >= self.slab.capacity else self._make(max(wanted, 1))
+        if target is not self.slab:
+            self.high = kept
         # What stays where it is need not be copied.
         still = (slots == torch.arange(kept, device=slots.device)).cumprod(-1).sum(-1).min()
         first = int(still) if target is self.slab else 0
@@ -227,6 +237,7 @@ class LayerCache:
         """An independent copy with the same room to grow; only live slots are copied."""
         twin = copy.copy(self)
         twin.figures = dict(self.figures)
+        twin.high = self.length
         twin._move(self._make(self.slab.capacity))
         return twin
 

@@ -93,10 +93,11 @@ def fidelity(
     deliver(Found("fidelity", complete, figures, shown, draw), about, as_json, out, plot)
 
 
-COLUMNS = ("KL", "95 %", "top-1\n%", "95 %", "NLL", "perplexity", "rows\n%", "cache\n%", "units\nread\n%")
+COLUMNS = ("KL", "95 %", "top-1\n%", "95 %", "NLL", "perplexity", "rows\n%", "memory\n%", "units\nread\n%")
 CAPTION = (
     "KL(full || plan) of the next token and NLL of the text, nats per token; top-1: both find the same token "
-    "likeliest; 95 %: windows resampled; rows computed, bytes held at the end and units read: of full attention's"
+    "likeliest; 95 %: windows resampled; rows computed, units read and the most bytes held, "
+    "of units and all that a plan holds beside them: of full attention's"
 )
 
 
@@ -117,7 +118,7 @@ def _tables(rows: Sequence[DomainRow], plans: Sequence[Plan], chosen: Sequence[W
 
 def cells(row: DomainRow) -> list[str]:
     """The figures of a row, one for each of `COLUMNS`."""
-    shares = (row.rows_share, row.cache_share, row.units_share)
+    shares = (row.rows_share, row.total_share, row.units_share)
     return [
         f"{row.kl.mean:.4f}",
         _range(row.kl, 1, 3),

@@ -80,8 +80,8 @@ def _table(records: list[dict[str, Any]], title: str) -> Table:
         "all\ns",
         "\nx",
         "revived\nrows",
-        "peak\ncache\nMiB",
-        "aside\nMiB",
+        "memory\nMiB",
+        "of it\naside\nMiB",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for record in records:
@@ -96,7 +96,7 @@ def _table(records: list[dict[str, Any]], title: str) -> Table:
             f"{record['total_s']:.2f}",
             f"{record['total_ratio']:.3f}",
             f"{stats['revived_rows']:,}",
-            f"{stats['peak_cache_bytes'] / MIB:.0f}",
+            f"{stats['total_bytes'] / MIB:.0f}",
             f"{stats['aux_bytes'] / MIB:.0f}",
         )
     return table

@@ -77,7 +77,8 @@ SWEEP: dict[str, Callable[[SweepRow], str]] = {
 }
 SWEEP_CAPTION = (
     "TTFT, generation: full attention's time over the plan's, medians; rows, FLOPs: of prefill, % of full attention's; "
-    "used: prompt tokens computed by the end, mean over layers; aside: the most bytes set aside"
+    "used: prompt tokens computed by the end, mean over layers; aside: the most bytes held beside units; peak "
+    "bytes: the most held at once, of full attention's"
 )
 
 

@@ -17,7 +17,8 @@ from winnow.cli.terminal import console, new_table
 MIB = 2**20
 ANSWER_CHARACTERS = 600  # of an answer shown
 PLAN_COLUMNS = 17  # least width of the column of plans
-COSTS = ["TTFT\ns", "TPOT\nms", "peak\ncache\nMiB", "rows\n%", "units\nread\n%"]
+MEMORY = "memory: the most that units and all that a plan holds beside them take at once"
+COSTS = ["TTFT\ns", "TPOT\nms", "memory\nMiB", "rows\n%", "units\nread\n%"]
 
 
 def show(rows: Sequence[Row], records: Sequence[Record], fidelities: Sequence[Fidelity], model: str) -> None:
@@ -42,7 +43,7 @@ def results_table(rows: Sequence[Row], fidelities: Sequence[Fidelity], model: st
     if tasks:
         count = full.examples // len(tasks)
         title += f", {count} example{'s' * (count > 1)} per task"
-    table = new_table(title, "times: medians; peak cache: the most; x: of full attention's")
+    table = new_table(title, f"times: medians; {MEMORY}; x: of full attention's")
     table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
     headings = (
         [task.replace("_", "\n") + "\n%" for task in tasks] + COSTS + (["KL\nnats", "top-1\n%"] if fidelities else [])
@@ -57,7 +58,8 @@ def results_table(rows: Sequence[Row], fidelities: Sequence[Fidelity], model: st
 
 
 PEER_CAPTION = (
-    "times: medians; tokens/s: new tokens over the whole time; cache: held at the end; memory: the most resident "
+    "times: medians; tokens/s: new tokens over the whole time; cache: held at the end, with all that a plan holds "
+    "beside units; memory: the most resident "
     "in the arm's process; same: answers equal to full's; x: of full's"
 )
 PEER_COSTS: dict[str, tuple[str, Callable[[PeerRow], str | None]]] = {
@@ -134,7 +136,7 @@ def _costs(row: Row) -> list[str]:
     return [
         _with_ratio(f"{row.ttft_s.median:.3f}", row, "ttft"),
         _with_ratio(f"{1000 * row.tpot_s.median:.2f}", row, "tpot") if row.tpot_s else "-",
-        _with_ratio(f"{row.peak_cache_bytes / MIB:.2f}", row, "peak_cache"),
+        _with_ratio(f"{row.total_bytes / MIB:.2f}", row, "total"),
         f"{100 * row.rows_share:.1f}",
         f"{100 * row.units_share:.1f}" if row.units_share is not None else "-",
     ]

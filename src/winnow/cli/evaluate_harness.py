@@ -146,9 +146,13 @@ def score_table(found: Sequence["Score"]) -> Table:
 
 def cost_table(runs: Sequence["HarnessRun"]) -> Table:
     """A row per plan: what all requests together cost."""
-    table = new_table(None, "over all requests; rows and units read: of what full attention takes for the same")
+    table = new_table(
+        None,
+        "over all requests; rows and units read: of what full attention takes for the same; units held: at the end, "
+        "summed; memory: the most of one, with all that the plan holds beside units",
+    )
     table.add_column("plan", overflow="fold")
-    for heading in ("requests", "rows\n%", "units read\n%", "cache\nMiB", "peak cache\nMiB", "s"):
+    for heading in ("requests", "rows\n%", "units read\n%", "units held\nMiB", "memory\nMiB", "s"):
         table.add_column(heading, justify="right")
     for run in runs:
         costs = run.costs
@@ -158,7 +162,7 @@ def cost_table(runs: Sequence["HarnessRun"]) -> Table:
             _share(costs.rows_computed, costs.rows_full),
             _share(costs.units_read, costs.units_full),
             f"{costs.cache_bytes / MIB:.3g}",
-            f"{costs.peak_cache_bytes / MIB:.3g}",
+            f"{costs.total_bytes / MIB:.3g}",
             f"{run.seconds:.1f}",
         )
     return table

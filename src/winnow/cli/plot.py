@@ -18,7 +18,7 @@ PANELS: dict[str, Callable[[Row], float | None]] = {
     "score, %": lambda row: None if row.score is None else 100 * row.score,
     "TTFT, s": lambda row: row.ttft_s.median,
     "TPOT, ms": lambda row: None if row.tpot_s is None else 1000 * row.tpot_s.median,
-    "peak cache, MiB": lambda row: row.peak_cache_bytes / MIB,
+    "memory, MiB": lambda row: row.total_bytes / MIB,
 }
 MARKERS = "os^vDP*X"  # curves often lie on each other
 
@@ -35,7 +35,7 @@ Drawn = TypeVar("Drawn", Row, PeerRow)
 
 
 def plot_comparison(path: Path, rows: Sequence[Row]) -> None:
-    """A row of panels per length, a bar per plan: score (of tasks), TTFT, TPOT and peak cache."""
+    """A row of panels per length, a bar per plan: score (of tasks), TTFT, TPOT and memory (`total_bytes`)."""
     _bars(path, rows, PANELS, lambda row: row.plan)
 
 

@@ -41,7 +41,10 @@ MaxKl = Annotated[
 MinAgreement = Annotated[
     float | None, typer.Option(metavar="SHARE", help="Tokens on which plan and full attention agree, 0 to 1.")
 ]
-MaxCache = Annotated[float | None, typer.Option(metavar="MIB", help="The most keys and values held for any prompt.")]
+MaxCache = Annotated[
+    float | None,
+    typer.Option(metavar="MIB", help="The most held for any prompt: all bytes, not only of keys and values."),
+]
 Ttft = Annotated[float | None, typer.Option(metavar="SECONDS", help="Median time to the first token.")]
 Tpot = Annotated[float | None, typer.Option(metavar="SECONDS", help="Median time per token after it.")]
 TimeLimit = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="The command ends within it.")]

@@ -9,7 +9,7 @@ from winnow.tune.result import Result
 AXES = {
     "rows computed, %": lambda row: 100 * row.rows_share,
     "units read, %": lambda row: 100 * row.units_share,
-    "peak cache, MiB": lambda row: row.cache_mib,
+    "memory, MiB": lambda row: row.total_mib,
 }
 FLOOR = 1e-5  # nats; smaller KLs are drawn there
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from rich.table import Table
 
 import winnow
+from winnow.cli.compare_view import MEMORY
 from winnow.cli.terminal import console, new_table
 from winnow.tune.frontier import Figures
 from winnow.tune.result import Finalist, Result
 
-COUNTED = ["KL\nnats", "top-1\n%", "rows\n%", "units\nread\n%", "peak\ncache\nMiB"]
-TIMED = ["KL\nnats", "top-1\n%", "peak\ncache\nMiB", "score\n%", "TTFT\ns", "TPOT\nms", "answer\ns", "keeps\nto limits"]
+COUNTED = ["KL\nnats", "top-1\n%", "rows\n%", "units\nread\n%", "memory\nMiB"]
+TIMED = ["KL\nnats", "top-1\n%", "memory\nMiB", "score\n%", "TTFT\ns", "TPOT\nms", "answer\ns", "keeps\nto limits"]
 PLAN_COLUMNS = 40
 
 
@@ -48,9 +49,9 @@ def plan_file(result: Result, model: str) -> str:
 def _frontier_table(result: Result, model: str) -> Table:
     count = result.frontier[0].prompts
     title = f"{model}: plans that no other beats, {count} prompts of the search"
-    table = _table(title, COUNTED, "KL, top-1: means; rows, units read: of full attention's; peak cache: the most")
+    table = _table(title, COUNTED, f"KL, top-1: means; rows, units read: of full attention's; {MEMORY}")
     for row in result.frontier:
-        counted = [f"{100 * row.rows_share:.1f}", f"{100 * row.units_share:.1f}", f"{row.cache_mib:.2f}"]
+        counted = [f"{100 * row.rows_share:.1f}", f"{100 * row.units_share:.1f}", f"{row.total_mib:.2f}"]
         table.add_row(row.plan, f"{row.kl:.4f}", f"{100 * row.agreement:.1f}", *counted)
     return table
 
@@ -64,7 +65,7 @@ def _finalists_table(result: Result) -> Table:
     table = _table(title, TIMED, caption)
     for each in result.finalists:
         seen, row = each.confirmed, each.timed
-        fidelity = [f"{seen.kl:.4f}", f"{100 * seen.agreement:.1f}", f"{seen.cache_mib:.2f}"] if seen else ["-"] * 3
+        fidelity = [f"{seen.kl:.4f}", f"{100 * seen.agreement:.1f}", f"{seen.total_mib:.2f}"] if seen else ["-"] * 3
         times = ["-", "-", "-"]
         if row is not None:
             score = "-" if row.score is None else f"{100 * row.score:.0f}"
@@ -106,7 +107,7 @@ def _closing(result: Result, out_plan: Path | None) -> list[str]:
 def _figures(row: Figures) -> str:
     return (
         f"KL {row.kl:.4g} nats (90 % bound {row.kl_bound:.4g}), agreement {row.agreement:.4g} "
-        f"({row.agreement_bound:.4g}), peak cache {row.cache_mib:.2f} MiB"
+        f"({row.agreement_bound:.4g}), memory {row.total_mib:.2f} MiB"
     )
 
 

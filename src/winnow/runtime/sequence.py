@@ -117,6 +117,8 @@ class Sequence:
         regular = boundary == self.plan.keep.boundary(self.position, self.prompt)
         if self.surprise is not None and boundary is not None:
             self.surprise.note(decoder, hidden, tokens)
+        if self.position < self.prompt or self.position + len(tokens) == boundary:
+            self.note()  # some of it is about to be given back
         self.position += len(tokens)
         if self.position != boundary:
             return
@@ -154,16 +156,33 @@ class Sequence:
         self.aside.clear()
         self.reader = Reader()
 
-    def note_aside(self) -> None:
-        """Note the most bytes that were ever set aside at once."""
-        self.stats.aux_bytes = max(self.stats.aux_bytes, sum(aside.nbytes for aside in self.aside.values()))
+    def held(self) -> tuple[int, int]:
+        """Bytes held now: of units, and of all that policies hold beside them.
+
+        That is memory which has been filled and not given back: an evicted unit's counts until its slab is replaced.
+        Not counted: the one index of positions that a layer has under any plan, memory that is reserved for what may
+        come, and the working memory of a step. Weights that a policy brings belong to the model.
+        """
+        caches = self.own_caches()
+        beside = sum(cache.held_beside_nbytes for cache in caches) + sum(aside.nbytes for aside in self.aside.values())
+        beside += self.reader.nbytes + self.going.nbytes + (0 if self.surprise is None else self.surprise.nbytes)
+        return sum(cache.held_nbytes for cache in caches), beside
+
+    def note(self) -> None:
+        """Note what is held now, if it is the most so far.
+
+        Between two steps, and in decode steps, what is held only grows, but where caches are compressed and where a
+        compute policy chooses: called before and after these and at the end, it misses no peak.
+        """
+        units, beside = self.held()
+        self.stats.aux_bytes = max(self.stats.aux_bytes, beside)
+        self.stats.total_bytes = max(self.stats.total_bytes, units + beside)
 
     def measure(self) -> None:
-        """Note the bytes held now, and the most each layer ever held."""
+        """Note the bytes held now, and the most held at once."""
+        self.note()
         self.stats.cache_bytes = sum(cache.nbytes for cache in self.own_caches())
         self.stats.peak_cache_bytes = sum(cache.peak_nbytes for cache in self.own_caches())
-        figures = sum(cache.peak_figure_nbytes for cache in self.own_caches())
-        self.stats.aux_bytes = max(self.stats.aux_bytes, figures + self.reader.nbytes)
         self.stats.allocated_bytes = sum(cache.slab.nbytes for cache in self.own_caches())
 
 

@@ -108,6 +108,7 @@ class Step:
         if sequence.planted:
             stays &= segment.positions > 0
         leave_units(self.decoder, segment, rows, ~stays)
+        sequence.note()
         returned, returned_at = aside.take(seen[aside.live])
         if choice.aside:
             # All that will wait is known; what stops later is not.
@@ -115,7 +116,7 @@ class Step:
             aside.put(rows[~stays], segment.positions[~stays], room)
         else:
             aside.clear()
-        sequence.note_aside()
+        sequence.note()
         if choice.gone:
             sequence.forget(seen, below=layer)
         rows, positions = rows[stays], segment.positions[stays]

@@ -49,6 +49,11 @@ class Surprise:
         noted, self.pieces = torch.cat(self.pieces), []
         return noted
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what it holds."""
+        return sum(each.nbytes for each in [*self.pieces, *([] if self.last is None else [self.last])])
+
     def fork(self) -> "Surprise":
         """An independent copy."""
         return replace(self, pieces=list(self.pieces))

@@ -21,9 +21,9 @@ class Figures:
     """One plan over `prompts` prompts; kl and agreement are means over the prompts.
 
     kl_bound, agreement_bound: one-sided 90 % bounds of those means, on the bad side, from the spread over prompts;
-    infinite and 0 for one prompt.
-    rows_share, units_share: rows computed and units read, of full attention's. cache_mib: the most that any prompt
-    took. ttft_s, tpot_s, pace: of single runs, medians and the fastest (`Measurement`); they rank, and say no more.
+    infinite and 0 for one prompt. rows_share, units_share: rows computed and units read, of full attention's.
+    total_mib: the most memory that any prompt took, of units and all that the plan holds beside them. ttft_s, tpot_s,
+    pace: of single runs, medians and the fastest (`Measurement`); they rank, and say no more.
     """
 
     plan: str
@@ -34,20 +34,20 @@ class Figures:
     agreement_bound: float
     rows_share: float
     units_share: float
-    cache_mib: float
+    total_mib: float
     ttft_s: float
     tpot_s: float
     pace: float
 
     @property
     def likely(self) -> dict[str, float]:
-        """What limits are about, counted, by name: means, and the most of the cache."""
-        return {"kl": self.kl, "agreement": self.agreement, "cache_mib": self.cache_mib}
+        """What limits are about, counted, by name: means, and the most memory."""
+        return {"kl": self.kl, "agreement": self.agreement, "total_mib": self.total_mib}
 
     @property
     def careful(self) -> dict[str, float]:
         """The same with the bounds in place of the means."""
-        return {"kl": self.kl_bound, "agreement": self.agreement_bound, "cache_mib": self.cache_mib}
+        return {"kl": self.kl_bound, "agreement": self.agreement_bound, "total_mib": self.total_mib}
 
     @property
     def rough_times(self) -> dict[str, float]:
@@ -56,7 +56,7 @@ class Figures:
     @property
     def counted(self) -> float:
         """What it computes, reads and holds, as one number to rank by."""
-        return self.rows_share * self.units_share * self.cache_mib
+        return self.rows_share * self.units_share * self.total_mib
 
 
 def figures_of(group: Sequence[Measurement]) -> Figures:
@@ -72,7 +72,7 @@ def figures_of(group: Sequence[Measurement]) -> Figures:
         agreement_bound=max(0.0, statistics.fmean(agreements) - _margin(agreements)),
         rows_share=sum(each.rows_computed for each in group) / sum(each.rows_full for each in group),
         units_share=sum(each.units_read for each in group) / units_full if units_full else 1.0,
-        cache_mib=max(each.peak_cache_bytes for each in group) / MIB,
+        total_mib=max(each.total_bytes for each in group) / MIB,
         ttft_s=statistics.median(each.prefill_s for each in group),
         tpot_s=statistics.median(each.step_s for each in group),
         pace=min(each.pace for each in group),
@@ -80,7 +80,7 @@ def figures_of(group: Sequence[Measurement]) -> Figures:
 
 
 def frontier(rows: Sequence[Figures]) -> list[Figures]:
-    """Those that no other beats or equals in KL, rows, units and cache while beating it in one, by KL."""
+    """Those that no other beats or equals in KL, rows, units and memory while beating it in one, by KL."""
     return sorted((row for row in rows if not any(_beats(other, row) for other in rows)), key=lambda row: row.kl)
 
 
@@ -107,4 +107,4 @@ def _beats(one: Figures, other: Figures) -> bool:
 
 
 def _axes(row: Figures) -> tuple[float, ...]:
-    return row.kl, row.rows_share, row.units_share, row.cache_mib
+    return row.kl, row.rows_share, row.units_share, row.total_mib

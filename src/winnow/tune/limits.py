@@ -22,7 +22,7 @@ class Rule(NamedTuple):
 RULES: dict[str, Rule] = {
     "max_kl": Rule("kl", True, "KL {:.4g} nats"),
     "min_agreement": Rule("agreement", False, "agreement {:.4g}"),
-    "max_cache_mib": Rule("cache_mib", True, "peak cache {:.4g} MiB"),
+    "max_cache_mib": Rule("total_mib", True, "memory {:.4g} MiB"),
     "target_ttft": Rule("ttft_s", True, "TTFT {:.4g} s"),
     "target_tpot": Rule("tpot_s", True, "TPOT {:.4g} s"),
 }
@@ -34,7 +34,8 @@ class Limits:
 
     max_kl: mean KL(full || plan) of the next token, in nats; 0.01 where neither it nor min_agreement is given.
     min_agreement: share of the tokens at which full attention and the plan find the same one likeliest, 0 .. 1.
-    max_cache_mib: the most MiB of keys and values held for any prompt. target_ttft, target_tpot: medians, in seconds.
+    max_cache_mib: the most MiB held for any prompt, of units and all that a plan holds beside them. target_ttft,
+    target_tpot: medians, in seconds.
 
     Raises InputError naming the limit that is out of range.
     """

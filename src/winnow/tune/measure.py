@@ -39,7 +39,7 @@ class Measurement:
     """A plan over full attention's answer to one prompt, fed token by token.
 
     prompt: which one. kl: mean KL(full || plan) of the next token, in nats; agreement: share of the tokens at which
-    both find the same one likeliest. rows_*, units_*, peak_cache_bytes: as in `Stats`. prefill_s, step_s: of this one
+    both find the same one likeliest. rows_*, units_*, total_bytes: as in `Stats`. prefill_s, step_s: of this one
     run, 0 where there was no decode step; pace: its time over full attention's on this prompt. They only rank.
     """
 
@@ -51,7 +51,7 @@ class Measurement:
     rows_full: int
     units_read: int
     units_full: int
-    peak_cache_bytes: int
+    total_bytes: int
     prefill_s: float
     step_s: float
     pace: float
@@ -111,7 +111,7 @@ def _measurement(plan: Plan, prompt: int, run: _Run, kl: float, agreement: float
         rows_full=stats.rows_full,
         units_read=stats.units_read,
         units_full=stats.units_full,
-        peak_cache_bytes=stats.peak_cache_bytes,
+        total_bytes=stats.total_bytes,
         prefill_s=run.prefill_s,
         step_s=run.decode_s / steps if steps else 0.0,
         pace=run.seconds / full_s,

@@ -37,7 +37,7 @@ class Result:
     """What there is of a search, finished or not.
 
     tried: every plan, on as many prompts of the search as it got to. frontier: of those that got farthest, the plans
-    that no other beats in KL, rows, units and cache. recommended: of
+    that no other beats in KL, rows, units and memory. recommended: of
     the finalists that keep to all limits, on both parts and timed, the one with the least answer_s. closest: with no
     such plan, the finalist, or else the plan, that is least off.
     """

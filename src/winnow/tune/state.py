@@ -13,7 +13,7 @@ from winnow.runtime.llm import LLM
 from winnow.tune.measure import Measurement
 from winnow.tune.prompts import digest
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Ledger:

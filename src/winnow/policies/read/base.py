@@ -78,7 +78,7 @@ class Reader:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what it holds besides the caches, at the most."""
+        """Bytes of what it holds besides the caches: of memory that has been filled and not given back."""
         return 0
 
 

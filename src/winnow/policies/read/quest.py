@@ -76,7 +76,6 @@ class QuestReader(Reader):
         self._policy = policy
         self._bounds: dict[int, Bounds] = {}
         self._copy: Buffers | None = None  # of one layer's pages, which nobody reads after that layer
-        self._peak = 0
 
     def narrow(self, row: Row, views: list[View]) -> list[View]:
         self.extra = 0
@@ -86,13 +85,12 @@ class QuestReader(Reader):
         return [*others, *self._chosen(row, view)]
 
     def forget(self) -> None:
-        self._peak = self.nbytes
         self._bounds.clear()
 
     @property
     def nbytes(self) -> int:
         held = sum(bounds.peak_nbytes for bounds in self._bounds.values())
-        return max(self._peak, held + (0 if self._copy is None else self._copy.nbytes))
+        return held + (0 if self._copy is None else self._copy.nbytes)
 
     def _chosen(self, row: Row, view: View) -> list[View]:
         """The best pages of a view in a copy, and the newest in place."""

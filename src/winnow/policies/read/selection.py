@@ -41,7 +41,8 @@ class Selection:
 
     @property
     def tail_nbytes(self) -> int:
-        return 0 if self.tail is None else self.tail.keys.nbytes + self.tail.values.nbytes
+        held = () if self.tail is None else (self.tail.keys, self.tail.values, self.tail.positions)
+        return sum(each.nbytes for each in held)
 
     def views(self, row: Row, main: View, sizes: Sizes, *, anchored: bool) -> list[View]:
         """What a later row reads instead of `main`, the units that it may see."""

@@ -127,8 +127,14 @@ class _Layer:
         self._queries: list[tuple[Tensor, Tensor]] = []  # of the prompt's last rows: vectors and positions
         self._pending: deque[tuple[int, Selection]] = deque()
         self._spare: list[Buffers] = []
-        self._made = 0  # bytes
-        self.nbytes = 0
+        self._made = 0  # bytes of all buffers
+        self._tails = 0  # the most bytes of the tails of selections held at once
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed copies, their tails, and the queries that wait for the end of the prompt."""
+        waiting = (tensor for pair in self._queries for tensor in pair)
+        return self._made + self._tails + sum(each.nbytes for each in waiting)
 
     @property
     def newest(self) -> Selection | None:
@@ -137,7 +143,6 @@ class _Layer:
     def hear(self, queries: Tensor, positions: Tensor) -> None:
         """Keep some of the prompt's last rows: [rows, q_heads, head_dim], [rows]."""
         self._queries.append((queries, positions))
-        self.nbytes = max(self.nbytes, sum(each.nbytes for each, _ in self._queries))
 
     def heard(self) -> tuple[Tensor, Tensor]:
         """All the rows kept, which are forgotten."""
@@ -147,11 +152,11 @@ class _Layer:
 
     def take(self, selection: Selection, due: int | None) -> None:
         """A selection has been made, to be read from step `due` on; None: from the next."""
-        self.nbytes = max(self.nbytes, self._made + selection.tail_nbytes)
         if due is None:
             self.current = selection
         else:
             self._pending.append((due, selection))
+        self._tails = max(self._tails, sum(each.tail_nbytes for each in self._held()))
 
     def publish(self, step: int) -> None:
         """Begin to read what is due."""
@@ -171,8 +176,11 @@ class _Layer:
 
     def forget(self) -> None:
         """Nothing is selected any more."""
-        held = [selection for _, selection in self._pending] + ([self.current] if self.current else [])
-        self._spare += [selection.buffers for selection in held]
+        self._spare += [selection.buffers for selection in self._held()]
         self.current = None
         self._pending.clear()
         self._queries.clear()
+
+    def _held(self) -> list[Selection]:
+        """All selections that are read now or later."""
+        return [*([self.current] if self.current else []), *(selection for _, selection in self._pending)]

@@ -25,9 +25,9 @@ class Tidal(ReadPolicy):
     A layer that selects takes the `budget` units with the highest attention of the current token, as the mean over the
     query heads of a KV head, its own unit apart. The layers up to the next one that selects read those units and the
     current token's own, so min(n, budget + 1) of n per KV head; all others read n. `aux_bytes` counts the copy that is
-    read. Layers with a sliding window read all that it holds and cannot select. The attention is a softmax over the
-    units alone, without the extra logits that some models call sinks. The first units that `streaming` keeps are read
-    besides.
+    read, and which units it is of. Layers with a sliding window read all that it holds and cannot select. The attention
+    is a softmax over the units alone, without the extra logits that some models call sinks. The first units that
+    `streaming` keeps are read besides.
 
     The authors' code selects in layer 2 and in one later layer, 9 or 13. The paper also computes the units of sparsely
     decoded tokens anew from time to time, which is left out.
@@ -117,4 +117,4 @@ class TidalReader(Reader):
 
     @property
     def nbytes(self) -> int:
-        return 0 if self._copy is None else self._copy.nbytes
+        return sum(each.nbytes for each in (self._copy, self._index) if each is not None)

@@ -53,13 +53,11 @@ class Winnow:
         fill(decoder, [self.state], None, length)
 
     def held(self) -> tuple[int, int | None]:
-        """With what the plan stores now besides keys and values: figures of units, what is packed or set aside."""
+        """With what the plan stores now besides keys and values."""
         state, caches = self.state, self.state.own_caches()
         state.measure()
-        beside = sum(len(each) * cache.length * each.itemsize for cache in caches for each in cache.figures.values())
-        beside += state.reader.nbytes + sum(aside.nbytes for aside in state.aside.values())
         kept = sum(cache.length * self.llm.decoder.shape.kv_heads for cache in caches)
-        return state.stats.cache_bytes + beside, kept
+        return state.stats.cache_bytes + state.held()[1], kept
 
 
 def _array(logits: torch.Tensor) -> Any:

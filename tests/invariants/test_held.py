@@ -1,0 +1,152 @@
+"""Memory that is shown is all of it: what a sequence holds is found by walking its objects, for every policy."""
+
+import pytest
+import torch
+from test_policies import PROMPT, fresh, plan_of, small_llm
+
+from winnow import Plan, SamplingParams
+from winnow.cache.aside import Aside
+from winnow.cache.layer import LayerCache
+from winnow.policies.read.quest import Bounds
+from winnow.policies.registry import POLICIES
+from winnow.runtime.forward import decode, prefill
+from winnow.runtime.observer import Observer
+from winnow.runtime.sequence import Sequence
+
+MODELS = {"plan", "shape", "frequencies", "scorer", "observer", "stats"}  # the model's, the caller's, or counted here
+COMBINED = (
+    "lazyllm(layers=[1, 2], keep=0.5) + slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)",
+    "slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=2, publish_delay=3)",
+    "slowfast(budget=3, sink=1, recent=3, bootstrap=30, trigger='periodic', interval=4)",
+    "speed(cutoff=2, anchors='first:9') + locret(budget=9, chunk=6, local=4)",
+    "static_prune(keep=0.4, layers=2) + quest(page=2, budget=6, dense_layers=1)",
+    "sirllm(budget=9, chunk=6, sink=2, recent=2, local=4, decode_chunk=5)",
+    "locret(budget=9, chunk=6, local=4, decode_chunk=5) + sink_recent(sink=2, recent=4)",
+)
+EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED)]
+
+
+def tensors_of(thing, seen):
+    """Every tensor that can be reached from an object, once."""
+    if id(thing) in seen:
+        return
+    seen[id(thing)] = thing
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    elif isinstance(thing, dict):
+        for value in thing.values():
+            yield from tensors_of(value, seen)
+    elif isinstance(thing, (list, tuple, set, frozenset)) or type(thing).__name__ == "deque":
+        for value in thing:
+            yield from tensors_of(value, seen)
+    elif hasattr(thing, "__dict__") and not isinstance(thing, (type, torch.dtype, torch.device)):
+        left_out = MODELS if isinstance(thing, Sequence) else ()
+        for name, value in vars(thing).items():
+            if name not in left_out:
+                yield from tensors_of(value, seen)
+
+
+def memory(state, filled):
+    """Bytes of all tensors of a sequence; those with room to grow as far as they have ever been filled.
+
+    filled: by the memory of such a one, the most entries that were live in it. The one index of positions that a layer
+    has under any plan is left out.
+    """
+    caches = {id(cache): cache for cache in state.caches}.values()
+    asides = state.aside.values()
+    bounds = getattr(state.reader, "_bounds", {}).values()
+    seen = {id(tensor): tensor for cache in caches for tensor in parts_of(cache)}
+    seen |= {id(tensor): tensor for aside in asides for tensor in (aside.hidden, aside.positions)}
+    seen |= {id(each): each for each in bounds}
+    total = sum(tensor.nbytes for tensor in tensors_of(state, seen))
+    total += sum(each._held[:, :, 0].nbytes * filled[each] for each in bounds)
+    for cache in caches:
+        counted = [t for t in parts_of(cache) if t is not cache.positions or t.dim() == 2]
+        total += sum(t.nbytes for t in counted) // cache.slab.capacity * filled.get(cache.slab.keys, 0)
+    for aside in asides:
+        if len(aside.positions):
+            total += (aside.hidden.nbytes + aside.positions.nbytes) // len(aside.positions) * filled[aside.hidden]
+    return total
+
+
+def parts_of(cache):
+    return cache.slab.keys, cache.slab.values, cache.positions, *cache.figures.values()
+
+
+@pytest.fixture
+def filled(monkeypatch):
+    """The most entries that were ever live in a piece of memory, by its tensor or its object."""
+    known = {}
+
+    def note(memory, entries):
+        known[memory] = max(known.get(memory, 0), entries)
+
+    def watched(kind, name, measure):
+        true = getattr(kind, name)
+
+        def call(self, *arguments, **options):
+            result = true(self, *arguments, **options)
+            note(*measure(self, *arguments))
+            return result
+
+        monkeypatch.setattr(kind, name, call)
+
+    watched(LayerCache, "append", lambda cache, *_: (cache.slab.keys, cache.length))
+    watched(LayerCache, "retain", lambda cache, *_: (cache.slab.keys, cache.length))
+    watched(Aside, "put", lambda aside, *_: (aside.hidden, aside.count))
+    watched(Aside, "_resize", lambda aside, *_: (aside.hidden, aside.count))
+    watched(Bounds, "follow", lambda bounds, keys, start, stop: (bounds, stop - start))
+    return known
+
+
+class Layers(Observer):
+    """The most that is held whenever rows are about to enter a layer."""
+
+    def __init__(self, filled):
+        self.filled, self.most, self.state = filled, 0, None
+
+    def entered(self, layer, segment, hidden):
+        self.most = max(self.most, memory(self.state, self.filled))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("plan", EVERY, ids=str)
+def test_what_is_counted_is_what_is_held(plan, family, text, filled):
+    """After the prompt and after every step; and at no layer of any step was more held than the total says."""
+    llm = small_llm(family)
+    state, prompt = fresh(llm, plan, text)
+    state.observer = layers = Layers(filled)
+    layers.state = state
+    prefill(llm.decoder, state, prompt, llm.prefill_chunk)
+    assert sum(state.held()) == memory(state, filled) > 0
+    for token in text[PROMPT:]:
+        decode(llm.decoder, [(state, token)])
+        state.measure()
+        assert sum(state.held()) == memory(state, filled)
+        assert state.stats.total_bytes >= layers.most
+        assert state.stats.total_bytes <= state.stats.peak_cache_bytes + state.stats.aux_bytes
+    assert sum(state.fork().held()) <= sum(state.held())  # what has been evicted is not copied
+
+
+def test_measuring_at_the_end_alone_finds_the_same_peak(text):
+    """What is noted on the way is enough: looking after every step changes nothing."""
+    llm = small_llm("llama")
+    for plan in EVERY:
+        ends = []
+        for looks in (False, True):
+            state, prompt = fresh(llm, plan, text)
+            prefill(llm.decoder, state, prompt, llm.prefill_chunk)
+            for token in text[PROMPT:]:
+                decode(llm.decoder, [(state, token)])
+                if looks:
+                    state.measure()
+            state.measure()
+            ends.append(state.stats.total_bytes)
+        assert ends[0] == ends[1], str(plan)
+
+
+def test_full_attention_holds_units_and_nothing_else(text):
+    llm = small_llm("llama")
+    [out] = llm.generate([text], SamplingParams(max_tokens=7, ignore_eos=True))
+    assert out.stats.total_bytes == out.stats.peak_cache_bytes
+    assert out.stats.aux_bytes == 0
