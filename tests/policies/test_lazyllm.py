@@ -188,8 +188,10 @@ def test_a_step_that_keeps_everything_fills_every_cell(llm):
     """I9: after it every token has been computed once in every layer, and nothing is set aside."""
     ids = tokens(4)
     state, _ = start(llm, LazyLLM(layers=(1, 2, 3), keep=0.3, keep_decode=1.0), ids)
+    waiting = sum(aside.count for aside in state.aside.values())
+    assert waiting == sum(len(a) for a in held(state)[1]) > 0
     held_aside = sum(aside.nbytes for aside in state.aside.values())
-    assert held_aside == sum(len(a) for a in held(state)[1]) * (state.shape.hidden * 4 + 8) > 0
+    assert held_aside >= waiting * (state.shape.hidden * 4 + 8)  # memory that was filled before counts until it goes
     decode(llm.decoder, [(state, ids[PROMPT])])
     units, aside = held(state)
     assert units == [set(range(PROMPT + 1))] * LAYERS
@@ -205,7 +207,7 @@ def test_the_cache_and_what_is_set_aside_never_exceed_full_attention(llm):
     [out] = llm.generate([ids[:PROMPT]], SamplingParams(max_tokens=NEW, ignore_eos=True), plan="lazyllm(keep=0.3)")
     [full] = llm.generate([ids[:PROMPT]], SamplingParams(max_tokens=NEW, ignore_eos=True))
     assert out.stats.aux_bytes > 0
-    assert out.stats.cache_bytes + out.stats.aux_bytes <= full.stats.cache_bytes
+    assert out.stats.total_bytes <= full.stats.total_bytes
     assert out.stats.allocated_bytes < full.stats.allocated_bytes
 
 
