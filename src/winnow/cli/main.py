@@ -12,6 +12,7 @@ import typer
 import winnow
 from winnow.cli.bench import app as bench
 from winnow.cli.compare import compare
+from winnow.cli.demo import demo
 from winnow.cli.diagnose import diagnose
 from winnow.cli.evaluate import evaluate
 from winnow.cli.inspect import inspect
@@ -28,6 +29,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 app = typer.Typer(name="winnow", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command()(run)
 app.command()(compare)
+app.command()(demo)
 app.command("eval")(evaluate)
 app.command()(diagnose)
 app.command()(inspect)

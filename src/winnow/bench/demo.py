@@ -1,0 +1,147 @@
+"""The demo: short questions about one long document, under full attention and under plans, side by side."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from winnow.bench.compare import Row, distinct, summarise, with_full
+from winnow.bench.evaluate import Case, Progress, Record, answer, silent
+from winnow.bench.fidelity import Fidelity, fidelities
+from winnow.plan import Plan
+from winnow.runtime.llm import LLM
+from winnow.runtime.loading import asset
+from winnow.tasks import Example, render
+from winnow.tasks.metrics import best, contains
+
+ANSWER_TOKENS = 24
+TASK = "demo"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to ask about the document. accepted: an answer is right if any of them stands in it, in any case."""
+
+    question: str
+    accepted: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question answered under every plan, full attention first: answers, and distances from full attention.
+
+    fidelities: along the tokens of full attention's answer, for every plan but `full`.
+    """
+
+    case: Case
+    records: tuple[Record, ...]
+    fidelities: tuple[Fidelity, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        accepted, answers = self.case.example.references, [record.to_dict() for record in self.records]
+        question = {"question": self.case.example.question, "accepted": accepted}
+        return {**question, "answers": answers, "fidelity": [each.to_dict() for each in self.fidelities]}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One plan over all questions.
+
+    cost: medians of the times, the most bytes, and their ratios to full attention's. right: answers that hold an
+    accepted one; same: that are full attention's, token for token. kl: mean KL(full || plan) of the next token in nats,
+    top1: share of places where both find the same token likeliest, both over every token of full attention's answers;
+    None for full attention itself.
+    """
+
+    plan: str
+    questions: int
+    right: int
+    same: int
+    kl: float | None
+    top1: float | None
+    cost: Row
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def document() -> str:
+    """The document that ships with the package: a public-domain text of some 4,000 tokens."""
+    return asset("demo").joinpath("document.txt").read_text(encoding="utf-8").rstrip("\n")
+
+
+def questions() -> list[Question]:
+    """The questions about `document`, in the order of the places that answer them."""
+    listed = json.loads(asset("demo").joinpath("questions.json").read_text(encoding="utf-8"))
+    return [Question(each["question"], tuple(each["accepted"])) for each in listed]
+
+
+def demo_cases(llm: LLM, text: str, asked: Sequence[Question]) -> list[Case]:
+    """A prompt per question, as `winnow run --file --question` builds it. The model must have a tokenizer."""
+    assert llm.tokenizer is not None
+    examples = [Example(text, each.question, "", (), (), ANSWER_TOKENS, references=each.accepted) for each in asked]
+    prompts = [render(example, llm.tokenizer) for example in examples]
+    longest = max(map(len, prompts))
+    return [
+        Case(TASK, longest, index, None, example, ids, _score)
+        for index, (example, ids) in enumerate(zip(examples, prompts, strict=True))
+    ]
+
+
+def demo(
+    llm: LLM, plans: Sequence[str | Plan], cases: Sequence[Case], *, progress: Progress = silent
+) -> Iterator[Asked]:
+    """Put every case to full attention and to `plans`; yields each question when it is done.
+
+    No plan profits from the document being the same: every prompt is computed from its first token. A short run of
+    every plan comes before, unmeasured. progress: called with the number of prompt tokens just processed, twice
+    `len(case.ids)` for every case and plan in all; answers add a few.
+    Raises, before any work: InputError, CapacityError, PlanError where a plan or a prompt cannot be run.
+    """
+    chosen = with_full(plans)
+    for plan in chosen:
+        for case in cases:
+            llm.check([case.ids], case.params, plan=plan)
+    return _demo(llm, chosen, cases, progress)
+
+
+def _demo(llm: LLM, plans: list[Plan], cases: Sequence[Case], progress: Progress) -> Iterator[Asked]:
+    order = [str(plan) for plan in plans]
+    answered = answer(llm, plans, iter(cases), progress=progress)
+    for case in cases:
+        records = sorted((next(answered) for _ in plans), key=lambda record: order.index(record.plan))
+        text = [*case.ids, *records[0].token_ids]
+        measured = [found for found, _ in fidelities(llm, text, plans, len(case.ids), progress=progress)]
+        yield Asked(case, tuple(records), tuple(measured[1:]))
+
+
+def standings(asked: Sequence[Asked]) -> list[Standing]:
+    """A Standing per plan, full attention first; at least one question must have been asked."""
+    records = [record for each in asked for record in each.records]
+    costs, full = {row.plan: row for row in summarise(records)}, [each.records[0] for each in asked]
+    return [
+        _standing(
+            costs[plan],
+            [record for record in records if record.plan == plan],
+            full,
+            [found for each in asked for found in each.fidelities if found.plan == plan],
+        )
+        for plan in distinct(records, lambda record: record.plan)
+    ]
+
+
+def _standing(cost: Row, mine: list[Record], full: list[Record], found: list[Fidelity]) -> Standing:
+    tokens = sum(each.tokens for each in found)
+    return Standing(
+        plan=cost.plan,
+        questions=len(mine),
+        right=sum(record.score == 1 for record in mine),
+        same=sum(record.token_ids == other.token_ids for record, other in zip(mine, full, strict=True)),
+        kl=sum(each.kl * each.tokens for each in found) / tokens if tokens else None,
+        top1=sum(each.top1 * each.tokens for each in found) / tokens if tokens else None,
+        cost=cost,
+    )
+
+
+def _score(example: Example, text: str) -> float:
+    return best(contains, text, example.references)
