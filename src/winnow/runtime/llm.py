@@ -70,6 +70,7 @@ class LLM:
         wanted, kind = None if plan is None else Plan.parse(plan), parse_dtype(dtype)
         found_adapter = None if adapter is None else find_adapter(adapter)
         self.trained = None
+        self.source: Path | None = None
         if isinstance(model, PreTrainedModel):
             family_of(model)
             place = model.device if device is None else parse_device(device)
@@ -97,6 +98,10 @@ class LLM:
     @property
     def dtype(self) -> torch.dtype:
         return self.model.dtype
+
+    def dense(self) -> PreTrainedModel:
+        """The model with plain weights: dequantised where they are held packed."""
+        return self.model
 
     def generate(
         self,
