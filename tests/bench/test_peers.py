@@ -8,20 +8,20 @@ import pytest
 from tiny import tiny_model
 from winnow import LLM
 from winnow.bench.compare import document_case
-from winnow.bench.peers.base import Arm
+from winnow.bench.peers.base import DIRECTORY, GGUF, SOURCE, Arm
 from winnow.bench.peers.compare import Answer, Ended, Workers
 from winnow.bench.peers.registry import parse_pythons, peer_arms
 from winnow.bench.peers.spelling import parse_peer
-from winnow.bench.peers.summary import summarise_peers
-from winnow.bench.peers.weights import Weights
+from winnow.bench.peers.summary import best_of, summarise_peers
+from winnow.bench.peers.weights import Weights, weights_of
 from winnow.errors import CapacityError, InputError, MissingExtraError
 
 FAKE = Path(__file__).parent / "fake_peer.py"
-WEIGHTS = Weights(Path("model"), None, "float32")
+WEIGHTS = Weights({DIRECTORY: Path("model")}, "float32")
 
 
-def fake(label: str, **options: object) -> Arm:
-    return Arm(label, sys.executable, FAKE, options)
+def fake(label: str, loads: str = DIRECTORY, **options: object) -> Arm:
+    return Arm(label, sys.executable, FAKE, options, loads)
 
 
 def test_a_spelling_holds_the_family_the_name_and_literals():
@@ -42,7 +42,9 @@ def test_a_spelling_holds_the_family_the_name_and_literals():
         ("hf:quantized(bits=4)", "no parameter bits; it takes nbits"),
         ("hf:offloaded(1)", "no parameter 1; it takes none"),
         ("kvpress", "kvpress:SnapKVPress(0.75)"),
-        ("llama.cpp:f16", "write 'llama.cpp' or 'llama.cpp:flash'"),
+        ("llama.cpp:f16", "one of 'llama.cpp', 'llama.cpp:flash', 'llama.cpp:file'"),
+        ("llama.cpp:q4_0(flash=1)", "is unknown"),
+        ("llama.cpp:flash(flash=True)", "is unknown"),
     ],
 )
 def test_what_no_family_has_is_refused(text, said):
@@ -54,12 +56,51 @@ def test_what_no_family_has_is_refused(text, said):
 def test_a_python_is_named_by_family():
     assert parse_pythons(["hf=/a/b=c"]) == {"hf": "/a/b=c"}
     [arm] = peer_arms(["hf", "hf"], {"hf": sys.executable})
-    assert (arm.label, arm.python, arm.gguf) == ("hf", sys.executable, False)
+    assert (arm.label, arm.python, arm.loads) == ("hf", sys.executable, DIRECTORY)
     for wrong in ("hf", "=x", "hf="):
         with pytest.raises(InputError, match="write it like kvpress="):
             parse_pythons([wrong])
     with pytest.raises(InputError, match="there is no such program"):
         peer_arms(["hf"], {"hf": "/nowhere/python"})
+
+
+def test_on_a_gguf_file_llama_cpp_is_that_file_and_its_fastest_formats_of_it():
+    arms = peer_arms(["hf", "llama.cpp", "llama.cpp:bf16"], {}, on_file=True)
+    assert [(arm.label, arm.loads, arm.options.get("flash")) for arm in arms] == [
+        ("hf", DIRECTORY, None),
+        ("llama.cpp:file", GGUF, False),
+        ("llama.cpp:file(flash=True)", GGUF, True),
+        ("llama.cpp:q4_0", "q4_0", False),
+        ("llama.cpp:q4_0(flash=True)", "q4_0", True),
+        ("llama.cpp:bf16", "bf16", False),
+        ("llama.cpp:bf16(flash=True)", "bf16", True),
+    ]
+    assert [(arm.label, arm.loads) for arm in peer_arms(["llama.cpp"], {})] == [("llama.cpp", GGUF)]
+
+
+def test_arms_of_a_gguf_file_load_that_file_and_what_is_made_of_it(tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_text("weights")
+    llm, said = LLM(tiny_model()), list[str]()
+    llm.source = file
+    arms = [fake("own", loads=SOURCE), fake("file", loads=GGUF), fake("q", loads="q4_0"), fake("q2", loads="q4_0")]
+    with weights_of(llm, arms, said.append) as weights:
+        assert [weights.of(arm) for arm in arms[:2]] == [str(file)] * 2
+        made = Path(weights.of(arms[2]))
+        assert made.read_text() == "weights as q4_0"
+        assert weights.of(arms[3]) == str(made)
+        assert DIRECTORY not in weights.paths
+    assert said == ["llama.cpp makes q4_0 of model.gguf"]
+    assert not made.parent.exists()
+    with weights_of(llm, [fake("stock")]) as weights:
+        assert (Path(weights.of(fake("stock"))) / "config.json").is_file()
+
+
+def test_a_file_that_cannot_be_converted_is_one_error(tmp_path):
+    llm = LLM(tiny_model())
+    llm.source = tmp_path / "model.gguf"
+    with pytest.raises(InputError, match=r"^q: no q4_0 of it"), weights_of(llm, [fake("q", loads="q4_0", stuck=True)]):
+        pass
 
 
 def test_a_refusal_is_raised_with_the_arms_name_before_any_work():
@@ -107,3 +148,16 @@ def test_ratios_are_over_the_examples_that_both_arms_answered():
     assert first.ratios["hf"]["cache"] == 2
     assert (second.same_tokens, first.same_tokens) == (0, None)
     assert (second.tokens_per_s, second.tpot_s.median) == (0.5, 2)
+
+
+def test_the_best_of_a_family_is_another_arm_in_each_figure():
+    arms = {"x:a": (1, 100), "x:b": (2, 50), "y": (0.1, 1)}
+    answers = [answer(arm, 0, seconds=seconds, size=size) for arm, (seconds, size) in arms.items()]
+    found = best_of(summarise_peers(answers, list(arms), ["y"]), "x")
+    assert {name: (each.arm, each.value) for name, each in found.items()} == {
+        "ttft": ("x:a", 1),
+        "tpot": ("x:a", 1),
+        "tokens_per_s": ("x:a", 1),
+        "cache": ("x:b", 50),
+        "peak": ("x:b", 500),
+    }

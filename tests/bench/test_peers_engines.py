@@ -167,8 +167,8 @@ print("same")
 @pytest.mark.skipif(find_spec("gguf") is None, reason="gguf is not installed")
 def test_the_state_of_a_real_prefill_is_rebuilt_to_the_byte():
     arms = peer_arms(["llama.cpp"], PYTHONS)
-    with weights_of(tiny_model(), None, arms) as weights:
-        command = [PYTHONS["llama.cpp"], "-c", REBUILD, str(WORKERS), str(weights.gguf)]
+    with weights_of(LLM(tiny_model()), arms) as weights:
+        command = [PYTHONS["llama.cpp"], "-c", REBUILD, str(WORKERS), weights.of(arms[0])]
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.strip() == "same", done.stderr[-2000:]
 
@@ -179,7 +179,7 @@ def test_real_peers_answer_as_full_attention_does_and_hold_what_they_say():
     llm = LLM(tiny_model())
     arms = peer_arms(["llama.cpp", "llama.cpp:flash", "kvpress:KnormPress(0.0)", "kvpress:KnormPress(0.5)"], PYTHONS)
     expected = llm.generate([IDS], SamplingParams(max_tokens=4))[0]
-    with weights_of(llm.model, None, arms) as weights, Workers(arms, threads=1, device="cpu") as workers:
+    with weights_of(llm, arms) as weights, Workers(arms, threads=1, device="cpu") as workers:
         workers.load(weights, 128)
         told = {each.arm: each for each in workers.answer(llm, [document_case(IDS, "", 4)])}
     assert [each.token_ids for each in list(told.values())[:3]] == [tuple(expected.token_ids)] * 3

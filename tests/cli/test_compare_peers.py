@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from winnow.bench.peers.base import DIRECTORY
 from winnow.bench.peers.registry import PEERS
 from winnow.bench.peers.spelling import Spelling
 
@@ -18,7 +19,10 @@ class Fake:
     """A family whose options are what its spelling says."""
 
     script = str(FAKE)
-    gguf = False
+    on_file = ()
+
+    def loads(self, spelling: Spelling) -> str:
+        return DIRECTORY
 
     def options(self, spelling: Spelling) -> dict[str, object]:
         return spelling.parameters

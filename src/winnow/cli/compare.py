@@ -13,7 +13,7 @@ from winnow.bench.compare import compare_document, document_case, finished, summ
 from winnow.bench.evaluate import Record, cases, check_lengths, environment
 from winnow.bench.fidelity import Fidelity, fidelity
 from winnow.cli import options
-from winnow.cli.compare_peers import Peers, Pythons, arms_of, check_peers, compare_with_peers, deliver_peers
+from winnow.cli.compare_peers import Peers, Pythons, Typed, compare_with_peers, deliver_peers, refuse_adapter
 from winnow.cli.compare_view import show
 from winnow.cli.inputs import check_outputs, fitted_ids, load_model, make_tasks, parse_plans, read_prompt, refuse
 from winnow.cli.plot import plot_comparison
@@ -95,9 +95,9 @@ def compare(
         refuse("about tasks, not about --file", {**about_tasks, "--data": data, "--haystack": haystack})
     asked = None if file is None else read_prompt(None, file, question)
     tasks = make_tasks(task or options.TASKS, data, haystack) if asked is None else []
-    plans, peers = arms_of(report.plans, peer or [], peer_python, prefill_chunk)
-    if peers:
-        check_peers(peers, str(parse_device(device)), threads)
+    peers = Typed(peer or (), peer_python or ())
+    if peer:
+        peers.check(str(parse_device(device)), threads)
     llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
     model = options.named(model)
     about = {**environment(llm, model), "adapter": adapter, "seed": seed}
@@ -105,11 +105,12 @@ def compare(
     ids = [] if asked is None else fitted_ids(llm, asked, chat, truncate, answer, report.plans)
     lengths = list(dict.fromkeys(length or options.LENGTHS)) if asked is None else [len(ids)]
     examples = examples or options.EXAMPLES
-    if peers:
+    if peer:
+        refuse_adapter(llm, adapter)
         check_lengths(llm, report.plans, lengths)
         made = cases(llm, tasks, lengths, examples, seed=seed, depths=(depth,))
         mine = [document_case(ids, question or "", answer)] if asked is not None else list(made)
-        deliver_peers(compare_with_peers(llm, plans, peers, mine, seed), about, as_json, out, plot)
+        deliver_peers(compare_with_peers(llm, report.plans, peers, mine, seed), about, as_json, out, plot)
         return
     each = len(report.plans) * (len(tasks) * examples if tasks else 1)  # answers per length
     with Meter("comparing", sum(lengths) * each) as meter, interruptible():

@@ -17,7 +17,8 @@ from winnow.bench.peers.summary import FULL, PeerRow, summarise_peers
 from winnow.bench.peers.weights import weights_of
 from winnow.cli.compare_view import show_peers
 from winnow.cli.plot import plot_peers
-from winnow.cli.terminal import Meter, interruptible, print_json, write_json
+from winnow.cli.terminal import Meter, interruptible, print_json, say, write_json
+from winnow.errors import InputError
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 
@@ -61,36 +62,52 @@ class PeerReport:
         }
 
 
-def arms_of(
-    plans: Sequence[Plan], peers: Sequence[str], pythons: Sequence[str] | None, prefill_chunk: int
-) -> tuple[list[Arm], list[Arm]]:
-    """Winnow's arms and the peers'; raises InputError."""
-    return plan_arms(plans, prefill_chunk), peer_arms(peers, parse_pythons(pythons or []))
+@dataclass(frozen=True)
+class Typed:
+    """The peers as they were typed; what they stand for depends on the model."""
+
+    peers: Sequence[str]
+    pythons: Sequence[str]
+
+    def arms(self, llm: LLM | None = None) -> list[Arm]:
+        """Raises InputError. llm: None where none is loaded yet."""
+        on_file = llm is not None and llm.source is not None
+        return peer_arms(self.peers, parse_pythons(self.pythons), on_file=on_file)
+
+    def check(self, device: str, threads: int | None) -> None:
+        """Raise what is wrong with the peers, before a model is loaded."""
+        with Workers(self.arms(), threads=threads or torch.get_num_threads(), device=device):
+            pass
 
 
-def check_peers(arms: Sequence[Arm], device: str, threads: int | None) -> None:
-    """Raise what is wrong with the peers, before a model is loaded."""
-    with Workers(arms, threads=threads or torch.get_num_threads(), device=device):
-        pass
+def refuse_adapter(llm: LLM, adapter: str | None) -> None:
+    """Peers load the user's GGUF file itself, which has no adapter in it."""
+    if llm.source is not None and adapter is not None:
+        raise InputError(
+            f"--adapter {adapter}: peers load {llm.source.name}, which lacks it; leave --adapter or --peer"
+        )
 
 
-def compare_with_peers(llm: LLM, plans: list[Arm], peers: list[Arm], cases: Sequence[Case], seed: int) -> PeerReport:
-    """Answer `cases` with every arm; Ctrl-C keeps what was finished."""
-    arms = [*plans, *peers]
+def compare_with_peers(
+    llm: LLM, plans: Sequence[Plan], typed: Typed, cases: Sequence[Case], seed: int, weights: str | None = None
+) -> PeerReport:
+    """Answer `cases` with every arm; Ctrl-C keeps what was finished. weights: as in `LLM`, None: its own choice."""
+    own, peers = plan_arms(plans, llm.prefill_chunk, weights), typed.arms(llm)
+    arms = [*own, *peers]
     first = {(case.task, case.length): case for case in reversed(cases)}
     for plan in plans:
         for case in first.values():
-            llm.check([case.ids], case.params, plan=plan.label)
+            llm.check([case.ids], case.params, plan=plan)
     context = max(len(case.ids) + case.example.max_tokens for case in cases)
     total = sum(len(case.ids) for case in cases) * len(arms)
     names = [arm.label for arm in arms]
     with (
-        weights_of(llm.model, llm.tokenizer, arms) as weights,
+        weights_of(llm, arms, say) as files,
         Workers(arms, threads=torch.get_num_threads(), device=str(llm.device)) as workers,
     ):
         report = PeerReport(names, [FULL, peers[0].label], workers.about)
         with Meter("comparing", total) as meter, interruptible():
-            workers.load(weights, context)
+            workers.load(files, context)
             for told in workers.answer(llm, cases, seed, meter.advance):
                 if isinstance(told, Answer):
                     report.answers.append(told)

@@ -1,6 +1,6 @@
 """How a comparison looks: a table per length, a line per plan on what was traded, and one example."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group
 from rich.panel import Panel
@@ -11,7 +11,7 @@ from winnow.bench.compare import DOCUMENT, Row, verdict
 from winnow.bench.evaluate import Record
 from winnow.bench.fidelity import Fidelity
 from winnow.bench.peers.compare import Answer
-from winnow.bench.peers.summary import FULL, PeerRow
+from winnow.bench.peers.summary import FULL, PeerRow, best_of
 from winnow.cli.terminal import console, new_table
 
 MIB = 2**20
@@ -70,24 +70,50 @@ PEER_COSTS: dict[str, tuple[str, Callable[[PeerRow], str | None]]] = {
     "memory\nMiB": ("peak", lambda row: f"{row.peak_bytes / MIB:.0f}" if row.peak_bytes else None),
     "same\n%": ("", lambda row: None if row.same_tokens is None else f"{100 * row.same_tokens:.0f}"),
 }
+BEST: dict[str, Callable[[float], str]] = {
+    "ttft": lambda value: f"TTFT {value:.3f} s",
+    "tpot": lambda value: f"TPOT {1000 * value:.2f} ms",
+    "tokens_per_s": lambda value: f"{value:.1f} tokens/s",
+    "cache": lambda value: f"cache {value / MIB:.2f} MiB",
+    "peak": lambda value: f"memory {value / MIB:.0f} MiB",
+}
 
 
 def show_peers(rows: Sequence[PeerRow], answers: Sequence[Answer], model: str, beside: Sequence[str]) -> None:
-    """Print a table per length, and a line per arm on what it costs of what the first peer does."""
+    """Print a table per length, and a line per arm on what it costs of what the first peer does.
+
+    Where several arms are of the first peer's family, it is the best of them in each figure.
+    """
     screen = console()
     if not rows:
         screen.print("no example was answered")
     for length in dict.fromkeys(row.length for row in rows):
         group = [row for row in rows if row.length == length]
         screen.print(peers_table(group, model))
-        for row in group:
-            if found := row.ratios.get(beside[-1]):
-                shown = ", ".join(f"{name.replace('_per_', '/')} {ratio:.2f}x" for name, ratio in found.items())
-                screen.print(f"{row.arm}, of {beside[-1]}'s: {shown}", soft_wrap=True)
+        for line in _peer_lines(group, beside[-1]):
+            screen.print(line, soft_wrap=True)
         screen.print()
     own = [answer for answer in answers if answer.task == DOCUMENT]
     for answer in own:
         screen.print(_line(answer.arm, answer.text.strip()[:ANSWER_CHARACTERS] or "(nothing)"))
+
+
+def _peer_lines(rows: Sequence[PeerRow], first: str) -> Iterator[str]:
+    family = first.partition(":")[0]
+    if sum(row.arm.partition(":")[0] == family for row in rows) > 1:
+        most = best_of(rows, family)
+        named = ", ".join(f"{BEST[name](each.value)} ({each.arm})" for name, each in most.items() if name in BEST)
+        yield f"{family} at its best: {named}"
+        other, ratios = (
+            f"{family}'s best",
+            [{name: value / most[name].value for name, value in row.figures.items() if name in most} for row in rows],
+        )
+    else:
+        other, ratios = f"{first}'s", [row.ratios.get(first, {}) for row in rows]
+    for row, found in zip(rows, ratios, strict=True):
+        if found:
+            shown = ", ".join(f"{name.replace('_per_', '/')} {ratio:.2f}x" for name, ratio in found.items())
+            yield f"{row.arm}, of {other}: {shown}"
 
 
 def peers_table(rows: Sequence[PeerRow], model: str) -> Table:

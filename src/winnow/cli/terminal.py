@@ -55,6 +55,11 @@ def _json(document: dict[str, Any] | list[Any]) -> str:
     return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False, default=str)
 
 
+def say(text: str) -> None:
+    """A line of progress on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Ctrl-C ends the block and not the command: what the block made so far can still be shown."""
@@ -106,4 +111,4 @@ class Meter:
         self._bar.update(self._task, description=text)
         if self._plain and time.monotonic() - self._said >= QUIET_S:
             self._said = time.monotonic()
-            print(text, file=sys.stderr, flush=True)
+            say(text)

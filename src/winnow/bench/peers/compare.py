@@ -9,7 +9,6 @@ from winnow.bench.evaluate import Case, Progress, silent
 from winnow.bench.peers.base import Arm
 from winnow.bench.peers.process import PeerEnded, Worker
 from winnow.bench.peers.weights import Weights
-from winnow.errors import CapacityError
 from winnow.runtime.llm import LLM
 from winnow.tasks.example import found
 
@@ -76,8 +75,8 @@ class Workers:
         self._stack = ExitStack()
         try:
             for arm in arms:
-                self._workers[arm.label] = self._stack.enter_context(Worker(arm, threads=threads))
-                self.about[arm.label] = self._first(arm, "check", threads=threads, device=device, **arm.options)
+                worker = self._workers[arm.label] = self._stack.enter_context(Worker(arm, threads=threads))
+                self.about[arm.label] = worker.require("check", threads=threads, device=device, **arm.options)
         except BaseException:
             self._stack.close()
             raise
@@ -91,10 +90,11 @@ class Workers:
     def load(self, weights: Weights, context: int) -> None:
         """Let every arm load the weights, with room for `context` tokens."""
         for worker in self._workers.values():
-            self._first(worker.arm, "load", model=weights.of(worker.arm), dtype=weights.dtype, context=context)
+            worker.require("load", model=weights.of(worker.arm), dtype=weights.dtype, context=context)
 
-    def steps(self, label: str, **request: Any) -> dict[str, Any]:
-        return self._first(self._workers[label].arm, "steps", **request)
+    def require(self, label: str, what: str, **request: Any) -> dict[str, Any]:
+        """What one arm answers; see `workers/wire.py` for what it can be asked."""
+        return self._workers[label].require(what, **request)
 
     def answer(
         self, llm: LLM, cases: Sequence[Case], seed: int = 0, progress: Progress = silent
@@ -122,13 +122,6 @@ class Workers:
                     given[label] += 1
                     yield _answer(llm, label, case, seed, stop, told)
                 progress(len(case.ids))
-
-    def _first(self, arm: Arm, what: str, **request: Any) -> dict[str, Any]:
-        """Before there are answers to keep, an arm that gives out ends the comparison."""
-        try:
-            return self._workers[arm.label].ask(what, **request)
-        except PeerEnded as ended:
-            raise CapacityError(f"{arm.label}: {ended}; leave it out, or give it another Python") from ended
 
 
 def _answer(llm: LLM, arm: str, case: Case, seed: int, stop: Sequence[int], told: dict[str, Any]) -> Answer:

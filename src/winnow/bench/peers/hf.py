@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from winnow.bench.peers.base import DIRECTORY
 from winnow.bench.peers.spelling import Spelling
 from winnow.errors import InputError
 
@@ -13,7 +14,10 @@ class Hf:
     """Stock `transformers`: SDPA attention, the prompt in one forward."""
 
     script = "hf_worker.py"
-    gguf = False
+    on_file: tuple[str, ...] = ()
+
+    def loads(self, spelling: Spelling) -> str:
+        return DIRECTORY
 
     def options(self, spelling: Spelling) -> dict[str, Any]:
         if spelling.name is None:

@@ -6,6 +6,7 @@ own pipeline compresses what stands before the question.
 
 from typing import Any
 
+from winnow.bench.peers.base import DIRECTORY
 from winnow.bench.peers.spelling import Spelling
 from winnow.errors import InputError
 
@@ -14,7 +15,10 @@ class Kvpress:
     """It pins another transformers than Winnow's, so it usually runs in an environment of its own."""
 
     script = "kvpress_worker.py"
-    gguf = False
+    on_file: tuple[str, ...] = ()
+
+    def loads(self, spelling: Spelling) -> str:
+        return DIRECTORY
 
     def options(self, spelling: Spelling) -> dict[str, Any]:
         if spelling.name is None:

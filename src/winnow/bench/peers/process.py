@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from winnow.bench.peers.base import Arm
-from winnow.errors import InputError, MissingExtraError
+from winnow.errors import CapacityError, InputError, MissingExtraError
 
 SHOWN = 300  # characters of a worker's last words
 
@@ -68,6 +68,13 @@ class Worker:
             raise kind(f"{self.arm.label}: {reply['error']}")
         found: dict[str, Any] = reply["ok"]
         return found
+
+    def require(self, what: str, **request: Any) -> dict[str, Any]:
+        """`ask` where nothing goes on without the answer: raises CapacityError where the process has ended."""
+        try:
+            return self.ask(what, **request)
+        except PeerEnded as ended:
+            raise CapacityError(f"{self.arm.label}: {ended}; leave it out, or give it another Python") from ended
 
     def close(self) -> None:
         self._process.kill()

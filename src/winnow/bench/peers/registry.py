@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-from winnow.bench.peers.base import WORKERS, Arm, Peer
+from winnow.bench.peers.base import SOURCE, WORKERS, Arm, Peer
 from winnow.bench.peers.hf import Hf
 from winnow.bench.peers.kvpress import Kvpress
 from winnow.bench.peers.llama import LlamaCpp
@@ -15,28 +15,31 @@ from winnow.plan import Plan
 PEERS: dict[str, Peer] = {"hf": Hf(), "kvpress": Kvpress(), "llama.cpp": LlamaCpp()}
 
 
-def peer_arms(texts: Sequence[str], pythons: Mapping[str, str]) -> list[Arm]:
+def peer_arms(texts: Sequence[str], pythons: Mapping[str, str], *, on_file: bool = False) -> list[Arm]:
     """An arm per peer, each once. pythons: family -> the Python that has it; else the one that runs Winnow.
 
+    on_file: the model comes from a GGUF file, of which a family's bare name may stand for several arms.
     Raises InputError where a family, an option of it or a Python is unknown.
     """
     for family, python in pythons.items():
         _known(family)
         if shutil.which(python) is None:
             raise InputError(f"--peer-python {family}={python}: there is no such program")
+    wanted = [each for text in texts for each in ((on_file and _on_file(text)) or [text])]
     arms = []
-    for spelling in map(parse_peer, dict.fromkeys(texts)):
+    for spelling in map(parse_peer, dict.fromkeys(wanted)):
         peer = _known(spelling.family)
         python = pythons.get(spelling.family, sys.executable)
-        arms.append(Arm(spelling.text, python, WORKERS / peer.script, peer.options(spelling), peer.gguf))
+        script, loads = WORKERS / peer.script, peer.loads(spelling)
+        arms.append(Arm(spelling.text, python, script, peer.options(spelling), loads))
     return arms
 
 
-def plan_arms(plans: Sequence[Plan], prefill_chunk: int) -> list[Arm]:
-    """Winnow's own arms."""
-    script = WORKERS / "winnow_worker.py"
-    options = {"prefill_chunk": prefill_chunk}
-    return [Arm(str(plan), sys.executable, script, {"plan": str(plan), **options}) for plan in plans]
+def plan_arms(plans: Sequence[Plan], prefill_chunk: int, weights: str | None = None) -> list[Arm]:
+    """Winnow's own arms. weights: as in `LLM`, said in the label; None: LLM's own choice."""
+    script, suffix = WORKERS / "winnow_worker.py", f", {weights}" if weights else ""
+    options = {"prefill_chunk": prefill_chunk, "weights": weights}
+    return [Arm(f"{plan}{suffix}", sys.executable, script, {"plan": str(plan), **options}, SOURCE) for plan in plans]
 
 
 def parse_pythons(texts: Sequence[str]) -> dict[str, str]:
@@ -54,3 +57,8 @@ def _known(family: str) -> Peer:
     if family not in PEERS:
         raise InputError(f"peer {family!r} is unknown; known: {', '.join(PEERS)}")
     return PEERS[family]
+
+
+def _on_file(text: str) -> tuple[str, ...]:
+    peer = PEERS.get(text.strip())
+    return peer.on_file if peer else ()

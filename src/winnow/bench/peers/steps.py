@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from winnow.bench.decode import CHUNK
 from winnow.bench.peers.base import Arm
 from winnow.bench.peers.compare import Workers
-from winnow.bench.peers.registry import plan_arms
-from winnow.bench.peers.weights import weights_of
-from winnow.bench.shapes import Shape, random_model
+from winnow.bench.peers.weights import Weights
 from winnow.plan import Plan
-from winnow.runtime.decoder import Decoder
+from winnow.policies.base import ModelShape
+from winnow.runtime.llm import LLM
 from winnow.runtime.scorer import ModelScorer
 
 
@@ -41,13 +39,11 @@ class Turn:
 
 
 def measure_steps(
-    shape: Shape,
-    plans: Sequence[Plan],
-    peers: Sequence[Arm],
+    weights: Weights,
+    arms: Sequence[Arm],
+    shape: ModelShape,
     length: int,
     *,
-    dtype: torch.dtype,
-    threads: int,
     repeats: int,
     warmup: int,
     turns: int,
@@ -55,38 +51,33 @@ def measure_steps(
 ) -> Iterator[Turn]:
     """All arms, `turns` times over, each time `repeats` steps after `warmup` ones; progress: called after each arm.
 
-    On the CPU. Raises, before any work: InputError, MissingExtraError or CapacityError where a peer cannot run,
-    PlanError where a plan cannot.
+    On the CPU, with as many threads as torch has here. Raises what `Workers` raises.
     """
-    with Workers(peers, threads=threads, device="cpu"):
-        pass
-    arms = [*plan_arms(plans, CHUNK), *peers]
-    model = random_model(shape, dtype, torch.device("cpu"))
-    _check(model, plans)
-    with weights_of(model, None, arms) as weights, _units(shape, length, dtype) as units:
-        del model
+    threads = torch.get_num_threads()
+    with _units(shape, length, getattr(torch, weights.dtype)) as units:
         for _ in range(turns):
             for arm in arms:
                 with Workers([arm], threads=threads, device="cpu") as workers:
                     about = dict(workers.about[arm.label])
                     workers.load(weights, length + warmup + repeats + 2)
-                    told = workers.steps(arm.label, length=length, units=units, warmup=warmup, repeats=repeats)
+                    request = {"length": length, "units": units, "warmup": warmup, "repeats": repeats}
+                    told = workers.require(arm.label, "steps", **request)
                 logits = np.array(told["logits"], np.float32)
                 yield Turn(arm.label, tuple(told["seconds"]), told["cache_bytes"], told["kept_units"], logits, about)
                 progress()
 
 
-def _check(model: PreTrainedModel, plans: Sequence[Plan]) -> None:
-    decoder = Decoder(model)
-    scorer = ModelScorer(decoder, None, CHUNK)
+def check_steps(llm: LLM, plans: Sequence[Plan]) -> None:
+    """Raise PlanError where the model cannot follow a plan."""
+    scorer = ModelScorer(llm.decoder, None, CHUNK)
     for plan in plans:
-        plan.validate(decoder.shape)
+        plan.validate(llm.decoder.shape)
         plan.compute.prepare(scorer)
         plan.read.prepare(scorer)
 
 
 @contextmanager
-def _units(shape: Shape, length: int, dtype: torch.dtype) -> Iterator[str]:
+def _units(shape: ModelShape, length: int, dtype: torch.dtype) -> Iterator[str]:
     """A file of the units that `winnow.bench.decode.fill` draws, [2, kv_heads, length, head_dim] float32."""
     size = (2, shape.kv_heads, length, shape.head_dim)
     units = torch.empty(size, dtype=dtype).normal_(generator=torch.Generator().manual_seed(0))

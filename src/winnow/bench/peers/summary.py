@@ -1,7 +1,7 @@
 """A row per arm: what its answers cost and were worth, against full attention's and the first peer's."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,6 +34,16 @@ class PeerRow:
     same_tokens: float | None
     ratios: dict[str, dict[str, float]]
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """What arms are ranked by, by the names in `ratios`."""
+        found = {"ttft": self.ttft_s.median, "tokens_per_s": self.tokens_per_s, "cache": float(self.cache_bytes)}
+        if self.tpot_s is not None:
+            found["tpot"] = self.tpot_s.median
+        if self.peak_bytes is not None:
+            found["peak"] = float(self.peak_bytes)
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -47,6 +57,33 @@ def summarise_peers(answers: Sequence[Answer], arms: Sequence[str], beside: Sequ
             if group:
                 rows.append(_row(group, {other: groups[other] for other in beside if groups[other] and other != arm}))
     return rows
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of several arms in one figure: whose it is, and what it is."""
+
+    arm: str
+    value: float
+
+
+def best_of(rows: Sequence[PeerRow], family: str) -> dict[str, Best]:
+    """Of the arms of a family, at one length: the best in each figure, as in `PeerRow.ratios`; more tokens are better.
+
+    Winnow is compared with these: a peer's formats are each best at something else.
+    """
+    own = [row for row in rows if row.arm.partition(":")[0] == family]
+    figures: dict[str, dict[str, float]] = {}
+    for row in own:
+        for name, value in row.figures.items():
+            figures.setdefault(name, {})[row.arm] = value
+    return {name: best(values, most=name == "tokens_per_s") for name, values in figures.items()}
+
+
+def best(values: Mapping[str, float], *, most: bool = False) -> Best:
+    """values: by arm; the least is best, unless `most`."""
+    arm = (max if most else min)(values, key=values.__getitem__)
+    return Best(arm, values[arm])
 
 
 def _row(group: Sequence[Answer], others: dict[str, list[Answer]]) -> PeerRow:

@@ -1,12 +1,14 @@
 """Stock transformers with one of its caches; run as a script."""
 
 import contextlib
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from wire import Missing, Refused, serve  # type: ignore[import-not-found]
 
+PIECE = 256  # rows of logits at a time
 BACKENDS = {"quanto": "optimum.quanto", "hqq": "hqq"}
 
 
@@ -60,6 +62,12 @@ class Transformers:
 
     def step(self, token: int) -> np.ndarray:
         return self._forward([token])
+
+    def logits(self, ids: list[int]) -> Iterator[np.ndarray]:
+        """In one forward."""
+        with self.torch.inference_mode():
+            found = self.model(input_ids=self.torch.tensor([ids], device=self.device), use_cache=False).logits[0]
+            yield from (rows.float().cpu().numpy() for rows in found.split(PIECE))
 
     def fill(self, length: int, units: np.ndarray, steps: int) -> None:
         self.kv, self.position = self.new_cache(), length

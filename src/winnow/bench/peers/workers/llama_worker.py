@@ -1,6 +1,7 @@
 """llama.cpp through llama-cpp-python; run as a script, by a Python that has it."""
 
 import ctypes
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from llama_state import filled_state, read_layout  # type: ignore[import-not-found]
 from wire import Missing, Refused, serve  # type: ignore[import-not-found]
 
-BATCH = 512  # tokens of a prompt computed at a time
+BATCH, UBATCH = 2048, 512  # tokens of a prompt given at a time, and of these computed at a time: its defaults
 CELLS = 256  # the size of a context is a multiple of this
 
 
@@ -28,7 +29,20 @@ class LlamaCpp:
         self._quiet = llama_cpp.llama_log_callback(self._log)
         self.said: list[str] = []
         llama_cpp.llama_log_set(self._quiet, None)
-        return {"llama-cpp-python": llama_cpp.__version__}
+        return {
+            "llama-cpp-python": llama_cpp.__version__,
+            "system": llama_cpp.llama_print_system_info().decode().strip(),
+            "batch": f"{BATCH}, computed {UBATCH} at a time",
+            "repacking": str(llama_cpp.llama_model_default_params().use_extra_bufts),
+            "flash attention": str(flash),
+        }
+
+    def convert(self, source: str, target: str, kind: str) -> None:
+        how = self.lib.llama_model_quantize_default_params()
+        how.nthread, how.allow_requantize = self.threads, True
+        how.ftype = getattr(self.lib, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
+        if self.lib.llama_model_quantize(source.encode(), target.encode(), ctypes.byref(how)):
+            raise Refused(f"llama.cpp cannot make {kind} of {Path(source).name}: {self._last_words()}")
 
     def load(self, model: str, dtype: str, context: int) -> None:
         lib = self.lib
@@ -39,7 +53,7 @@ class LlamaCpp:
             raise Refused(f"llama.cpp cannot load {Path(model).name}: {self._last_words()}")
         params = lib.llama_context_default_params()
         params.n_ctx = -(-context // CELLS) * CELLS
-        params.n_batch = params.n_ubatch = BATCH
+        params.n_batch, params.n_ubatch = BATCH, UBATCH
         params.offload_kqv = False
         params.n_threads = params.n_threads_batch = self.threads
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if self.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -53,7 +67,7 @@ class LlamaCpp:
         self.vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
 
     def start(self, ids: list[int], max_tokens: int) -> np.ndarray:
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), False)
+        self._forget()
         for begin in range(0, len(ids), BATCH):
             self._decode(ids[begin : begin + BATCH])
         return self._logits()
@@ -61,6 +75,13 @@ class LlamaCpp:
     def step(self, token: int) -> np.ndarray:
         self._decode([token])
         return self._logits()
+
+    def logits(self, ids: list[int]) -> Iterator[np.ndarray]:
+        self._forget()
+        for begin in range(0, len(ids), UBATCH):
+            piece = ids[begin : begin + UBATCH]
+            self._decode(piece, every=True)
+            yield np.ctypeslib.as_array(self.lib.llama_get_logits(self.context), (len(piece), self.vocab))
 
     def fill(self, length: int, units: np.ndarray, steps: int) -> None:
         """The state of one token tells how states are written; one with `length` cells is read in its place."""
@@ -84,14 +105,21 @@ class LlamaCpp:
 
     def restore(self, state: np.ndarray) -> None:
         """Put the sequence of `state`, bytes, in place of what is there."""
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), False)
+        self._forget()
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if self.lib.llama_state_seq_set_data(self.context, pointer, len(state), 0) != len(state):
             raise Refused(f"llama.cpp does not read the state made for it: {self._last_words()}")
 
-    def _decode(self, ids: list[int]) -> None:
-        tokens = (self.lib.llama_token * len(ids))(*ids)
-        if code := self.lib.llama_decode(self.context, self.lib.llama_batch_get_one(tokens, len(ids))):
+    def _forget(self) -> None:
+        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), False)
+
+    def _decode(self, ids: list[int], *, every: bool = False) -> None:
+        """every: whether there are to be logits at each place, and not at the last alone."""
+        tokens = (self.lib.llama_token * len(ids))(*ids)  # held here: the batch only points to it
+        batch = self.lib.llama_batch_get_one(tokens, len(ids))
+        if every:
+            batch.logits = (ctypes.c_int8 * len(ids))(*[1] * len(ids))
+        if code := self.lib.llama_decode(self.context, batch):
             raise RuntimeError(f"llama_decode returned {code}: {self._last_words()}")
 
     def _logits(self) -> np.ndarray:

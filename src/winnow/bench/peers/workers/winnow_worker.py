@@ -1,5 +1,6 @@
 """Winnow under one plan, as a worker like the others; run as a script."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,21 @@ from winnow.runtime.scorer import admit
 class Winnow:
     """A sequence under the plan, prefilled in chunks."""
 
-    def check(self, threads: int, device: str, plan: str, prefill_chunk: int) -> dict[str, str]:
+    def check(
+        self, threads: int, device: str, plan: str, prefill_chunk: int, weights: str | None = None
+    ) -> dict[str, str]:
         torch.set_num_threads(threads)
-        self.device, self.plan, self.chunk = device, Plan.parse(plan), prefill_chunk
+        self.plan, self.chunk = Plan.parse(plan), prefill_chunk
+        self.options: dict[str, Any] = {"device": device, "plan": self.plan, "prefill_chunk": prefill_chunk}
+        if weights is not None:
+            self.options["weights"] = weights
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
         return {"winnow": winnow.__version__, **versions}
 
     def load(self, model: str, dtype: str, context: int) -> None:
         transformers.utils.logging.disable_progress_bar()
         try:
-            self.llm = LLM(model, device=self.device, dtype=dtype, plan=self.plan, prefill_chunk=self.chunk)
+            self.llm = LLM(model, dtype=dtype, **self.options)
         except WinnowError as error:
             raise Refused(str(error)) from error
 
@@ -45,6 +51,10 @@ class Winnow:
 
     def step(self, token: int) -> np.ndarray:
         return _array(decode(self.llm.decoder, [(self.state, token)])[0])
+
+    def logits(self, ids: list[int]) -> Iterator[np.ndarray]:
+        """In chunks, as a prompt."""
+        yield _array(self.llm.logits(ids, plan=self.plan))
 
     def fill(self, length: int, units: np.ndarray, steps: int) -> None:
         """By `winnow.bench.decode`, which draws the same units itself; a policy with a budget then keeps the newest."""
