@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from winnow import LLM
 from winnow.bench.__main__ import machine
 from winnow.bench.evaluate import Case, answer, cases, environment
 from winnow.bench.evaluate import Record as Answer
+from winnow.bench.revision import commit
 from winnow.errors import WinnowError
 from winnow.plan import Plan
 from winnow.tasks import task
@@ -83,18 +83,6 @@ class Bench:
     def _cases(self, length: int) -> list[Case]:
         llm = self.llm(None)
         return list(cases(llm, [task(name) for name in self.tasks], [length], self.examples))
-
-
-@cache
-def commit() -> str:
-    """The revision of the code, with "+" where files of it have been changed since; "unknown" without git."""
-    here = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "check": True}
-    try:
-        revision = subprocess.run(["git", "rev-parse", "--short", "HEAD"], **here).stdout.strip()
-        changed = subprocess.run(["git", "status", "--porcelain", "--", "../../src"], **here).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return revision + "+" * bool(changed)
 
 
 def _load(adapter: str | None) -> LLM:

@@ -24,6 +24,10 @@ for line in sys.stdin:
             continue
         Path(request["target"]).write_text(f"{Path(request['source']).read_text()} as {request['kind']}")
         found = {}
+    elif what == "follow":
+        slow, after = options.get("slow", 1), len(request["ids"]) - request["prompt"]
+        found = {"prefill_s": slow * request["prompt"], "seconds": [slow, *[2 * slow] * (after - 1)]}
+        found |= {"cache_bytes": len(request["ids"]), "kept_units": None, "peak_bytes": None}
     else:
         if answers == options.get("until"):
             if options["how"] == "kill":

@@ -14,6 +14,7 @@ from winnow.bench.sweep import sweep as run_sweep
 from winnow.cli import options
 from winnow.cli.bench_decoding import decoding
 from winnow.cli.bench_fidelity import fidelity
+from winnow.cli.bench_file import file
 from winnow.cli.bench_generation import generation
 from winnow.cli.bench_inside import schedule, sparsity, usage
 from winnow.cli.bench_memory import memory
@@ -36,6 +37,7 @@ app.command("fidelity")(fidelity)
 app.command("generation")(generation)
 app.command("memory")(memory)
 app.command("peers")(peers)
+app.command("file")(file)
 app.command("usage")(usage)
 app.command("sparsity")(sparsity)
 app.command("schedule")(schedule)
