@@ -1,0 +1,1 @@
+"""What is measured on a GGUF file of a pre-trained model."""
