@@ -15,11 +15,11 @@ from winnow.bench.compare import document_case
 from winnow.bench.peers.base import WORKERS
 from winnow.bench.peers.compare import Workers
 from winnow.bench.peers.gguf_file import check_gguf, interleaved
-from winnow.bench.peers.registry import parse_pythons, peer_arms
+from winnow.bench.peers.registry import parse_pythons, peer_arms, plan_arms
 from winnow.bench.peers.steps import measure_steps, summarise_steps
 from winnow.bench.peers.weights import weights_of
-from winnow.bench.shapes import SHAPES
-from winnow.errors import UnsupportedModelError
+from winnow.bench.shapes import SHAPES, random_model
+from winnow.errors import InputError, UnsupportedModelError
 from winnow.plan import Plan
 
 sys.path.insert(0, str(WORKERS))
@@ -34,8 +34,13 @@ PYTHONS = parse_pythons(os.environ.get("WINNOW_TEST_PEERS", "").split())
 IDS = [5 + place * 37 % 200 for place in range(60)]
 UNIT = 2 * 8 * 4  # bytes of a unit of the tiny model: key and value, 8 float32 each
 
-needs_llama = pytest.mark.skipif("llama.cpp" not in PYTHONS, reason="WINNOW_TEST_PEERS names no llama.cpp")
-needs_kvpress = pytest.mark.skipif("kvpress" not in PYTHONS, reason="WINNOW_TEST_PEERS names no kvpress")
+
+def needs(family: str, package: str) -> pytest.MarkDecorator:
+    way_out = f"pip install {package} into an environment and set WINNOW_TEST_PEERS={family}=DIR/bin/python"
+    return pytest.mark.skipif(family not in PYTHONS, reason=f"{family} is not named: {way_out}")
+
+
+needs_llama, needs_kvpress = needs("llama.cpp", "llama-cpp-python"), needs("kvpress", "kvpress")
 
 
 @pytest.fixture(scope="module")
@@ -189,15 +194,60 @@ def test_real_peers_answer_as_full_attention_does_and_hold_what_they_say():
     )
 
 
+def steps(llm: LLM, peers: list[str], monkeypatch) -> list[dict]:
+    """Records of full attention and of `peers` after 200 cached tokens."""
+    arms = [*plan_arms([Plan()], 512), *peer_arms(peers, PYTHONS)]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    with weights_of(llm, arms) as weights:
+        found = measure_steps(weights, arms, llm.decoder.shape, 200, repeats=5, warmup=1, turns=1)
+        return summarise_steps(list(found), ["full", "hf"])
+
+
 @needs_llama
-@needs_kvpress
-def test_filled_caches_give_the_same_logits():
-    arms = peer_arms(["hf", "llama.cpp", "kvpress:KnormPress(0.9)"], PYTHONS)
-    options = {"dtype": torch.float32, "threads": 1, "repeats": 5, "warmup": 1, "turns": 1}
-    found = list(measure_steps(SHAPES["needle-like"], [Plan()], arms, 200, **options))
-    full, hf, llama, press = summarise_steps(found, ["full", "hf"])
+def test_filled_caches_give_the_same_logits(monkeypatch):
+    model = random_model(SHAPES["needle-like"], torch.float32, torch.device("cpu"))
+    full, hf, llama = steps(LLM(model), ["hf", "llama.cpp"], monkeypatch)
     assert hf["off"] < 1e-5
     assert llama["off"] < 5e-3  # its units are in float16
-    assert press["kept_units"] == 8 * 2 * (19 + 7)
     assert full["kept_units"] == hf["kept_units"] == 8 * 2 * (200 + 7)
     assert len(full["seconds"]) == 5
+
+
+@needs_kvpress
+def test_a_press_is_filled_with_what_it_would_keep(monkeypatch):
+    model = random_model(SHAPES["needle-like"], torch.float32, torch.device("cpu"))
+    *_, press = steps(LLM(model), ["kvpress:KnormPress(0.9)"], monkeypatch)
+    assert press["kept_units"] == 8 * 2 * (19 + 7)
+
+
+@needs_llama
+@pytest.mark.skipif(find_spec("gguf") is None, reason="gguf is not installed")
+def test_llama_cpp_makes_its_formats_and_tells_its_logits(tmp_path):
+    llm = LLM(tiny_model())
+    arms = peer_arms(["llama.cpp"], PYTHONS, on_file=True)
+    expected = llm.logits(IDS).log_softmax(-1)
+    away = {}
+    with weights_of(llm, arms) as weights:
+        for arm in arms:
+            with Workers([arm], threads=1, device="cpu") as workers:
+                workers.load(weights, len(IDS) + 1)
+                for fed in (False, True):
+                    workers.require(arm.label, "logits", ids=IDS, out=str(tmp_path / "logits.npy"), fed=fed)
+                    found = torch.from_numpy(np.load(tmp_path / "logits.npy")).log_softmax(-1)
+                    kl = (expected.exp() * (expected - found)).sum(-1)
+                    away[arm.label, fed] = kl.mean().item()
+                told = workers.require(arm.label, "follow", ids=IDS, prompt=40)
+            assert (len(told["seconds"]), told["prefill_s"] > 0) == (20, True)
+    for (label, fed), kl in away.items():
+        assert kl < {"file": 1e-4, "bf16": 1e-2, "q4_0": 1}[label.partition(":")[2].partition("(")[0]], (label, fed)
+    assert away["llama.cpp:q4_0", False] > 10 * away["llama.cpp:bf16", False]  # it is another file
+
+
+@needs_llama
+def test_what_llama_cpp_cannot_convert_is_one_line(tmp_path):
+    llm = LLM(tiny_model())
+    llm.source = tmp_path / "damaged.gguf"
+    llm.source.write_bytes(b"GGUF" + bytes(20))
+    arms = peer_arms(["llama.cpp:q4_0"], PYTHONS)
+    with pytest.raises(InputError, match=r"cannot make q4_0 of damaged\.gguf"), weights_of(llm, arms):
+        pass
