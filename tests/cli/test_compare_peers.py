@@ -10,6 +10,9 @@ import pytest
 from winnow.bench.peers.base import DIRECTORY
 from winnow.bench.peers.registry import PEERS
 from winnow.bench.peers.spelling import Spelling
+from winnow.cli.compare_peers import refuse_adapter
+from winnow.cli.inputs import load_model
+from winnow.errors import InputError
 
 FAKE = Path(__file__).parents[1] / "bench" / "fake_peer.py"
 FLAGS = ("--length", 400, "--examples", 2, "--task", "passkey", "--threads", 1)
@@ -62,6 +65,28 @@ def test_a_document_of_ones_own(winnow, tiny, document):
         ("fake", None, 4),
     ]
     assert found["complete"]
+
+
+def test_on_a_gguf_file_a_family_is_compared_with_at_its_best(winnow, tiny, monkeypatch):
+    def load(*arguments):
+        llm = load_model(*arguments)
+        llm.source = tiny  # what Winnow's own arm loads
+        return llm
+
+    family = Fake()
+    family.on_file = ("fake:a", "fake:b")
+    monkeypatch.setitem(PEERS, "fake", family)
+    monkeypatch.setattr("winnow.cli.compare.load_model", load)
+    result = winnow("compare", "-m", tiny, *FLAGS, "--peer", "fake")
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    assert next(line for line in lines if line.startswith("fake at its best: ")).startswith(
+        "fake at its best: TTFT 0.500 s (fake:a), "
+    )
+    assert any(line.startswith("full, of fake's best: ttft ") for line in lines)
+    assert any(line.startswith("fake:b, of fake's best: ttft 1.00x") for line in lines)
+    with pytest.raises(InputError, match="--adapter mine: peers load .*, which lacks it"):
+        refuse_adapter(load(str(tiny), "cpu", None, None, 16), "mine")
 
 
 @pytest.mark.parametrize(
