@@ -76,7 +76,8 @@ def sweep(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,
@@ -87,7 +88,7 @@ def sweep(
     if plot is None:
         refuse("is about --plot only", {"--against": against})
     tasks, lengths = make_tasks(task or options.TASKS, data, haystack), list(dict.fromkeys(length or options.LENGTHS))
-    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter, weights)
     model = options.named(model)
     arms, count = arms_of(plans, seeds), examples or options.EXAMPLES
     answers = count * len(tasks) * len(lengths) * arms
@@ -124,7 +125,8 @@ def depth(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,
@@ -135,7 +137,7 @@ def depth(
     grid(wanted or [1], shares)  # refuses what no model takes
     check_outputs(out, plot)
     tasks = make_tasks(task or options.TASKS, data, haystack)
-    llm = load_model(model, device, dtype, threads, prefill_chunk)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, weights=weights)
     model = options.named(model)
     plans = grid(wanted or every_layer(llm.decoder.shape), shares)
     arms, count = len(with_full(list(plans.values()))), examples or options.EXAMPLES

@@ -58,7 +58,8 @@ def fidelity(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,
@@ -73,7 +74,7 @@ def fidelity(
         refuse("is about the default plans; a --plan names its own budget", {"--budget": budget})
     plans = with_full(parse_plans(plan) or equal_plans(budget or max(1, length // SHARE)))
     check_outputs(out, plot)
-    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter, weights)
     model = options.named(model)
     if llm.tokenizer is None:
         raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from winnow.bench.__main__ import DTYPES, Device, Dtype, Repeats, ShapeName, Threads, machine
+from winnow.bench.decode import CHUNK
 from winnow.bench.generation import Generation, measure_generation
 from winnow.bench.shapes import random_model, shape_named
 from winnow.cli import options
@@ -33,7 +34,7 @@ def generation(
     device: Device = "cpu",
     threads: Threads = None,
     repeats: Repeats = 5,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    prefill_chunk: Annotated[int, typer.Option(min=1, help="Prompt tokens computed at a time.")] = CHUNK,
     as_json: options.Json = False,
     out: options.Out = None,
 ) -> None:

@@ -51,7 +51,8 @@ def usage(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,
@@ -60,7 +61,7 @@ def usage(
     [chosen] = parse_plans([plan])
     check_outputs(out, plot)
     tasks = make_tasks(task or options.TASKS, data, haystack)
-    llm = load_model(model, device, dtype, threads, prefill_chunk)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, weights=weights)
     model = options.named(model)
     answers = (examples or options.EXAMPLES) * len(tasks)
     done: list[Generation] = []
@@ -94,7 +95,8 @@ def sparsity(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,
@@ -104,7 +106,7 @@ def sparsity(
     check_masses(masses)
     check_outputs(out, plot)
     tasks = make_tasks(task or options.TASKS, data, haystack)
-    llm = load_model(model, device, dtype, threads, prefill_chunk)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, weights=weights)
     model = options.named(model)
     prompts = (examples or options.EXAMPLES) * len(tasks)
     done: list[list[Profile]] = []
@@ -139,7 +141,7 @@ def schedule(
     if sum(wanted is not None for wanted in (speedup, rows, flops)) != 1:
         raise InputError("give one of --speedup, --rows and --flops")
     check_outputs(out, None)
-    shape = load_model(model, "cpu", None, None, options.CHUNK).decoder.shape
+    shape = load_model(model, "cpu", None, None, None).decoder.shape
     found = propose(shape, length, rows=rows, flops=flops, speedup=speedup)
     whole = operations([length], shape)
     per_layer = [

@@ -7,6 +7,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from winnow.bench.compare import with_full
+from winnow.bench.decode import CHUNK
 from winnow.bench.evaluate import environment
 from winnow.bench.memory import STEPS, LeftOut, MemoryRow, MemoryRun, measure_memory, runnable, summarise_memory
 from winnow.bench.shapes import SHAPES
@@ -55,7 +56,7 @@ def memory(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    prefill_chunk: Annotated[int, typer.Option(min=1, help="Prompt tokens computed at a time.")] = CHUNK,
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,

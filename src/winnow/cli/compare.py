@@ -77,7 +77,8 @@ def compare(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,
@@ -98,7 +99,7 @@ def compare(
     peers = Typed(peer or (), peer_python or ())
     if peer:
         peers.check(str(parse_device(device)), threads)
-    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter, weights)
     model = options.named(model)
     about = {**environment(llm, model), "adapter": adapter, "seed": seed}
     answer = max_tokens or ANSWER_TOKENS

@@ -44,7 +44,8 @@ def demo(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     as_json: options.Json = False,
     out: options.Out = None,
 ) -> None:
@@ -56,11 +57,11 @@ def demo(
     if model == TOY:  # it reads what generated tasks are made of, and no document
         compare(
             plan or list(TOY_PLANS), length=[TOY_LENGTH], examples=TOY_EXAMPLES, model=TOY, device=device, dtype=dtype,
-            threads=threads, prefill_chunk=prefill_chunk, as_json=as_json, out=out,
+            threads=threads, weights=weights, prefill_chunk=prefill_chunk, as_json=as_json, out=out,
         )  # fmt: skip
         return
     chosen, name = with_full(parse_plans(plan, PLANS)), model or "smollm2"
-    llm = load_model(name, device, dtype, threads, prefill_chunk)
+    llm = load_model(name, device, dtype, threads, prefill_chunk, weights=weights)
     if llm.tokenizer is None:
         raise InputError(f"{name} has no tokenizer, so it cannot read the document; give a model that has one")
     cases, asked = demo_cases(llm, document(), questions()), list[Asked]()

@@ -98,7 +98,8 @@ def diagnose(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,
@@ -117,7 +118,7 @@ def diagnose(
     if file is None:
         refuse("is about --file only", {"--question": question, "--chat, --no-chat": chat})
         tasks = make_tasks(task or options.TASKS, data, haystack)
-        llm = load_model(model, device, dtype, threads, prefill_chunk)
+        llm = load_model(model, device, dtype, threads, prefill_chunk, weights=weights)
         tokens, count = length or LENGTH, examples or options.EXAMPLES
         settings |= {"tasks": [each.name for each in tasks], "length": tokens, "examples": count}
         prompts, work = count * len(tasks), count * len(tasks) * tokens
@@ -130,7 +131,7 @@ def diagnose(
         about_tasks = {"--task": task, "--length": length, "--examples": examples, "--data": data}
         refuse("about tasks, not about --file", {**about_tasks, "--haystack": haystack})
         texts = _prompts(file, question)
-        llm = load_model(model, device, dtype, threads, prefill_chunk)
+        llm = load_model(model, device, dtype, threads, prefill_chunk, weights=weights)
         ids = [_ids(llm, each, chat) for each in texts]
         settings |= {"file": str(file), "question": question}
         prompts, work = len(ids), sum(map(len, ids))

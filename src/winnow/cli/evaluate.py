@@ -73,7 +73,8 @@ def evaluate(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,
@@ -88,20 +89,20 @@ def evaluate(
         others |= {"--tokens": tokens, "--data": data, "--haystack": haystack, "--plot": plot}
         others["--benchmark"] = benchmark
         refuse("not with --tasks, which asks what lm_eval asks", others)
-        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter, weights)
         outcome = Outcome(*harness.run_harness(llm, plans or [llm.plan], asked, seed))
     elif benchmark is not None:
         unasked: dict[str, object] = {"--fidelity": fidelity, "--perplexity": perplexity, "--depth": depth}
         unasked |= {"--prompt-tokens": prompt_tokens, "--tokens": tokens, "--haystack": haystack, "--plot": plot}
         refuse("not with --benchmark, which asks what its files ask", unasked)
         questions = published.read_benchmark(benchmark, data, task or (), length or (), examples)
-        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter, weights)
         limit_tokens = next(iter(length or ()), None)
         outcome = Outcome(*published.run_benchmark(llm, plans or [llm.plan], questions, limit_tokens))
     elif (file := fidelity or perplexity) is None:
         refuse("about --fidelity and --perplexity only", {"--prompt-tokens": prompt_tokens, "--tokens": tokens})
         tasks = make_tasks(task or options.TASKS, data, haystack)
-        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter, weights)
         plans = plans or [llm.plan]
         lengths, depths = list(dict.fromkeys(length or options.LENGTHS)), list(dict.fromkeys(depth or DEPTHS))
         outcome = _score(llm, plans, tasks, lengths, depths, examples or options.EXAMPLES, seed)
@@ -112,7 +113,7 @@ def evaluate(
         if perplexity:
             _check_perplexity(fidelity, plans, prompt_tokens)
         text = read_prompt(None, file, None).text
-        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+        llm = load_model(model, device, dtype, threads, prefill_chunk, adapter, weights)
         plans = plans or [llm.plan]
         ids = prompt_ids(llm, text, chat=False)[:tokens]
         outcome = _fidelity(llm, plans, ids, prompt_tokens or len(ids) // 2) if fidelity else _perplexity(llm, ids)

@@ -15,6 +15,7 @@ from winnow.errors import CapacityError, InputError, MissingExtraError
 from winnow.plan import Plan
 from winnow.reading import check_text, read_stream, read_text
 from winnow.runtime.llm import LLM
+from winnow.runtime.loading import Weights
 from winnow.runtime.truncate import Cut, Part, cut_document
 from winnow.tasks import TASKS, Task, task
 
@@ -107,15 +108,23 @@ def load_model(
     device: str | None,
     dtype: str | None,
     threads: int | None,
-    prefill_chunk: int,
+    prefill_chunk: int | None,
     adapter: str | None = None,
+    weights: Weights = "auto",
 ) -> LLM:
     """The model, loaded without chatter on standard error; None: the default one, of which a toy is said to be one."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     if threads is not None:
         torch.set_num_threads(threads)
-    llm = LLM(options.named(model), adapter=adapter, device=device, dtype=dtype, prefill_chunk=prefill_chunk)
+    llm = LLM(
+        options.named(model),
+        adapter=adapter,
+        device=device,
+        dtype=dtype,
+        weights=weights,
+        prefill_chunk=prefill_chunk,
+    )
     if model is None and options.default_model() == options.TOY:
         print(options.TOY_NOTE, file=sys.stderr)
     return llm

@@ -45,7 +45,8 @@ def inspect(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     out: Out = Path("trace.html"),
     trace: TraceFile = None,
     retained: Retained = None,
@@ -63,7 +64,7 @@ def inspect(
             "keep policy, such as locret (winnow plans lists them)"
         )
     asked = read_prompt(prompt, file, question)
-    llm = load_model(model, device, dtype, threads, prefill_chunk)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, weights=weights)
     model = options.named(model)
     ids = fitted_ids(llm, asked, chat, truncate, max_tokens, [chosen])
     with Meter("tracing", len(ids) + max_tokens) as meter, interruptible():

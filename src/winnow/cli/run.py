@@ -44,7 +44,8 @@ def run(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     stats: Annotated[bool, typer.Option("--stats", help="Print what it cost, on standard error.")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -62,7 +63,7 @@ def run(
         ignore_eos=ignore_eos,
     )
     wanted = None if plan is None else parse_plan(plan)
-    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter, weights)
     model = options.named(model)
     chosen = wanted or llm.plan
     ids = fitted_ids(llm, asked, chat, truncate, params.max_tokens, [chosen])

@@ -32,7 +32,7 @@ def locret(
     length: Annotated[int, typer.Option(help="Tokens of a prompt that are learnt, the first ones.")] = (
         HeadsRecipe.length
     ),
-    prefill_chunk: options.PrefillChunk = CHUNK,
+    prefill_chunk: Annotated[int, typer.Option(min=1, help="Prompt tokens computed at a time.")] = CHUNK,
     seed: Annotated[int, typer.Option(help="Of new heads and of the order of the data.")] = HeadsRecipe.seed,
     bf16: Bf16 = False,
     save_every: SaveEvery = HeadsRecipe.save_every,

@@ -92,7 +92,7 @@ def speed(
     )
     policy = Speed(cutoff=_cutoff(cutoff), anchors=anchors, decode_from=decode_from, self_only=self_only)
     need_train_extra()
-    llm = load_model(model, device, dtype or ("float32" if everything else None), threads, options.CHUNK)
+    llm = load_model(model, device, dtype or ("float32" if everything else None), threads, None)
     if llm.tokenizer is None:
         raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")
     made: Report | None = None

@@ -14,7 +14,6 @@ from winnow.cli.terminal import Meter, interruptible, print_json, write_json, wr
 from winnow.cli.tune_plot import plot_tuning
 from winnow.cli.tune_view import plan_file, show
 from winnow.errors import InputError
-from winnow.runtime.llm import LLM
 from winnow.tune.clock import Clock
 from winnow.tune.limits import DEFAULT_KL, Limits
 from winnow.tune.prompts import own_cases, read_prompts
@@ -81,7 +80,8 @@ def tune(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = options.CHUNK,
+    weights: options.Weights = "auto",
+    prefill_chunk: options.PrefillChunk = None,
     as_json: options.Json = False,
     out: options.Out = None,
     plot: options.Plot = None,
@@ -104,7 +104,12 @@ def tune(
         refuse("about PROMPTS only", {"--answer-tokens": answer_tokens, "--chat": chat})
     written = None if prompts is None else read_prompts(prompts)
     tasks = make_tasks(task or options.TASKS, data, haystack) if written is None else []
-    llm = _load(model, device, dtype, threads, prefill_chunk)
+    llm = load_model(model, device, dtype, threads, prefill_chunk, weights=weights)
+    if llm.trained is not None:
+        raise InputError(
+            f"{options.named(model)} was trained to answer under the plan {llm.trained.plan}, not under full "
+            "attention, which tune compares with; measure plans of it with `winnow eval`"
+        )
     model = options.named(model)
     if written is None:
         lengths = list(dict.fromkeys(length or options.LENGTHS))
@@ -137,16 +142,6 @@ def tune(
         raise typer.Exit(130)
     if result.recommended is None:
         raise typer.Exit(NO_PLAN)
-
-
-def _load(model: str | None, device: str | None, dtype: str | None, threads: int | None, prefill_chunk: int) -> LLM:
-    llm = load_model(model, device, dtype, threads, prefill_chunk)
-    if llm.trained is not None:
-        raise InputError(
-            f"{options.named(model)} was trained to answer under the plan {llm.trained.plan}, not under full "
-            "attention, which tune compares with; measure plans of it with `winnow eval`"
-        )
-    return llm
 
 
 def _run(tuning: Tuning) -> bool:

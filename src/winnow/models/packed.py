@@ -100,6 +100,16 @@ def is_packed(model: nn.Module) -> bool:
     return next(packed_modules(model), None) is not None
 
 
+def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor | PackedWeight]]:
+    """Every weight once, by the name that it has, or would have as floats, in the model's parameters."""
+    yield from model.named_parameters()
+    seen: set[int] = set()
+    for name, module in packed_modules(model):
+        if (place := module.packed.data.data_ptr()) not in seen:
+            seen.add(place)
+            yield f"{name}.weight", module.packed
+
+
 def put_packed(model: PreTrainedModel, name: str, packed: PackedWeight, dtype: torch.dtype) -> None:
     """Replace the linear layer or embedding `name` by one over `packed`; a linear layer keeps its bias."""
     parent, _, last = name.rpartition(".")

@@ -12,13 +12,18 @@ from transformers import PreTrainedModel
 from winnow.kernels.linear import use_fast_linears
 
 
+def twin_of(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of the module tree of `model` that shares all its tensors."""
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
 def shadow_of(model: PreTrainedModel, attention: str) -> PreTrainedModel:
     """A copy of the module tree of `model`, in evaluation mode, that shares all its tensors.
 
     attention: the registered implementation that its layers call. Linear layers of few rows go through the kernel.
     """
-    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    tree = copy.deepcopy(model, shared).eval()
+    tree = twin_of(model).eval()
     tree.config._attn_implementation = attention
     use_fast_linears(tree)
     return tree

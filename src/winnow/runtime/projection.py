@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import UnsupportedModelError
+from winnow.models.packed import PackedLinear
 from winnow.policies.compute.base import Projection
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.segment import Segment
@@ -71,7 +72,7 @@ def heads_of(decoder: Decoder, projection: Projection) -> Heads:
         return Heads(norm, *teachers[0], decoder.shape.head_dim)
     key = ("mean", projection.teachers)
     if key not in decoder.derived:
-        decoder.derived[key] = tuple(_mean(parts) for parts in zip(*teachers, strict=True))
+        decoder.derived[key] = tuple(_mean(parts, decoder.dtype) for parts in zip(*teachers, strict=True))
     keys, values, key_norm = decoder.derived[key]
     return Heads(norm, keys, values, key_norm, decoder.shape.head_dim)
 
@@ -81,9 +82,11 @@ def _parts(decoder: Decoder, layer: int) -> tuple[Any, Any, Any]:
     attention = decoder.layers[layer].self_attn
     if not hasattr(attention, "qkv_proj"):
         return attention.k_proj, attention.v_proj, getattr(attention, "k_norm", None)
+    width = decoder.shape.kv_heads * decoder.shape.head_dim
+    if isinstance(attention.qkv_proj, PackedLinear):
+        return attention.qkv_proj.rows(-2 * width, -width), attention.qkv_proj.rows(-width, None), None
     if not isinstance(attention.qkv_proj, nn.Linear):
         raise UnsupportedModelError(f"{type(attention.qkv_proj).__name__} cannot be cut into keys and values")
-    width = decoder.shape.kv_heads * decoder.shape.head_dim
     return _slice(attention.qkv_proj, -2 * width, -width), _slice(attention.qkv_proj, -width, None), None
 
 
@@ -96,11 +99,14 @@ def _slice(fused: nn.Linear, start: int, stop: int | None) -> nn.Linear:
     return part
 
 
-def _mean(modules: Sequence[nn.Module | None]) -> nn.Module | None:
-    """A module whose parameters are the means of those of several."""
+def _mean(modules: Sequence[nn.Module | None], dtype: torch.dtype) -> nn.Module | None:
+    """A module whose parameters are the means of those of several; dtype: of a mean of packed ones."""
     first = modules[0]
     if first is None:
         return None
+    if isinstance(first, PackedLinear):
+        modules = [module.dense(torch.float32) for module in modules if isinstance(module, PackedLinear)]
+        first = first.dense(dtype)
     mean = copy.deepcopy(first)
     with torch.no_grad():
         for name, parameter in mean.named_parameters():

@@ -53,8 +53,8 @@ class ModelScorer:
 
 @functools.lru_cache(maxsize=1)
 def _loaded(model: str, device: torch.device) -> tuple[Decoder, PreTrainedTokenizerBase | None]:
-    found, tokenizer = load(model, device=device, dtype=None)
-    return Decoder(found), tokenizer
+    loaded = load(model, device=device, dtype=None)
+    return Decoder(loaded.model), loaded.tokenizer
 
 
 def admit(

@@ -1,0 +1,82 @@
+"""LoRA adapters beside packed weights: their products are added, since packed weights cannot take a sum."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from winnow.errors import ModelError
+from winnow.models.files import ADAPTER, read_object
+from winnow.models.finite import check_finite
+from winnow.models.packed import PackedLinear
+
+WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+DOWN, UP = ".lora_A.weight", ".lora_B.weight"
+WAY_OUT = "load the model with weights='dense'"
+
+
+def attach(model: PreTrainedModel, directory: Path) -> None:
+    """Add the adapter in `directory` to the packed linear layers of `model`: y += scale * up (down x).
+
+    Raises ModelError where it is damaged, no plain LoRA, or made for layers that are not packed or of another shape.
+    """
+    name, settings = f"the adapter {directory.name}", read_object(directory / ADAPTER)
+    _check_plain(settings, name)
+    try:
+        tensors = load_file(directory / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{directory}: {WEIGHTS} is damaged ({error}); download it again") from error
+    check_finite(tensors.items(), name)
+    pairs: dict[str, tuple[PackedLinear, Tensor, Tensor]] = {}
+    for key in [key for key in tensors if key.endswith(DOWN)]:
+        layer = key.removeprefix(PREFIX).removesuffix(DOWN)
+        down, up = tensors.pop(key), tensors.pop(key.removesuffix(DOWN) + UP, torch.empty(0, 0))
+        pairs[layer] = (_checked(model, layer, down, up, name), down, up)
+    if tensors or not pairs:
+        raise ModelError(f"{name} holds {min(tensors, default='nothing')}, which packed weights cannot take; {WAY_OUT}")
+    for layer, (module, down, up) in pairs.items():
+        scaled = up.float() * _scale(settings, layer, len(down))
+        module.low_rank.append((down.to(model.device, model.dtype), scaled.to(model.device, model.dtype)))
+
+
+def _check_plain(settings: dict[str, Any], name: str) -> None:
+    if settings.get("peft_type") != "LORA":
+        raise ModelError(
+            f"{name} is {settings.get('peft_type')}, and beside packed weights only LORA can be used; {WAY_OUT}"
+        )
+    for key in (
+        "use_dora",
+        "fan_in_fan_out",
+        "modules_to_save",
+        "lora_bias",
+        "trainable_token_indices",
+        "layer_replication",
+    ):
+        if settings.get(key):
+            raise ModelError(f"{name} sets {key}, which packed weights cannot take; {WAY_OUT}")
+
+
+def _checked(model: PreTrainedModel, layer: str, down: Tensor, up: Tensor, name: str) -> PackedLinear:
+    try:
+        module = model.get_submodule(layer)
+    except AttributeError as error:
+        raise ModelError(f"{name} is for {layer}, which the model does not have; use it with its own model") from error
+    if not isinstance(module, PackedLinear):
+        raise ModelError(f"{name} changes {layer}, which is not packed; {WAY_OUT}")
+    if (up.shape[0], down.shape[1]) != module.packed.shape or up.shape[1] != len(down):
+        raise ModelError(f"{name}: its tensors for {layer} do not fit a layer of {list(module.packed.shape)}")
+    return module
+
+
+def _scale(settings: dict[str, Any], layer: str, rank: int) -> float:
+    """alpha / rank, or its square root's, as peft scales them; a pattern may give a layer an alpha of its own."""
+    from peft.utils.other import get_pattern_key
+
+    patterns: dict[str, float] = settings.get("alpha_pattern") or {}
+    alpha = patterns.get(get_pattern_key(list(patterns), layer), settings.get("lora_alpha") or 8)
+    return float(alpha) / (rank**0.5 if settings.get("use_rslora") else rank)
