@@ -48,7 +48,7 @@ class LLM:
         dtype: of activations, units and weights that are not packed, such as "bfloat16"; None: the checkpoint's own, of
             a GGUF file bfloat16.
         weights: "auto": packed where a file holds them quantised and the device is a CPU, else dense. "packed": as in
-            the file. "int4": linear layers rounded to 4 bits, embedding and head to 8, in groups of 32. "dense": floats.
+            the file. "int4": linear layers rounded to 4 bits, embedding and head to 8, groups of 32. "dense": floats.
         tokenizer: for a loaded model; otherwise the one in the file or directory.
         prefill_chunk: prompt tokens per step; bounds activations, and the cache of plans that bound it. None: 512, and
             2,048 over packed weights, which are expanded once a step.

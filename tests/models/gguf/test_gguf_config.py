@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf_files import FFN, HEADS, HIDDEN, KV_HEADS, LAYERS, POSITIONS, TOKENS, write_gguf
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from gguf_files import FFN, HEADS, HIDDEN, KV_HEADS, LAYERS, POSITIONS, TOKENS, write_gguf
 from winnow.errors import ModelError, UnsupportedModelError
 from winnow.models.gguf.architectures import ARCHITECTURES
 from winnow.models.gguf.config import config_of

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGUFReader
-from gguf_files import TOKENS, write_gguf
 
+from gguf_files import TOKENS, write_gguf
 from winnow.errors import ModelError, UnsupportedModelError
 from winnow.models.gguf.config import config_of
 from winnow.models.gguf.generation import generation_of
@@ -45,7 +45,7 @@ ARCHITECTURE = key("general.architecture", 8, string("llama"))
 
 def image(
     keys: list[bytes], tensors: list[bytes] = [], data: int = 256, counts: tuple[int, int] | None = None
-) -> bytes:  # noqa: B006
+) -> bytes:
     """A file of these keys and tensors, then `data` bytes from the next multiple of 32 on."""
     n_tensors, n_keys = counts or (len(tensors), len(keys))
     head = MAGIC + struct.pack("<QQ", n_tensors, n_keys) + b"".join(keys) + b"".join(tensors)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from gguf import dequantize
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
-from gguf import dequantize
 from winnow.errors import ModelError, UnsupportedModelError
 from winnow.kernels.packed import PackedWeight
 from winnow.models.gguf.blocks import PACKABLE, dense_tensor, packed_tensor
