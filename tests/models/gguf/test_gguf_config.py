@@ -306,7 +306,9 @@ def test_what_a_configuration_cannot_say_is_refused_by_name(tmp_path, case):
     architecture, keys, tensors, message = UNSUPPORTED[case]
     with pytest.raises(UnsupportedModelError) as caught:
         build(tmp_path, architecture, keys, tensors)
-    assert message in str(caught.value) and str(caught.value).startswith("m.gguf: ") and "\n" not in str(caught.value)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("m.gguf: ")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("case", DAMAGED)
@@ -314,7 +316,8 @@ def test_values_that_are_missing_or_wrong_are_one_line(tmp_path, case):
     architecture, keys, tensors, message = DAMAGED[case]
     with pytest.raises(ModelError) as caught:
         build(tmp_path, architecture, keys, tensors)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert not isinstance(caught.value, UnsupportedModelError)
 
 
