@@ -7,18 +7,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from winnow.errors import ModelError
 from winnow.models.gguf.fields import shown
 from winnow.models.gguf.header import Header
-from winnow.models.gguf.tokenizer import Vocabulary
+from winnow.models.gguf.tokenizer import ENDS, Vocabulary
 
-# Tokens that end a text wherever they are in a vocabulary, as in llama.cpp's llama-vocab.cpp: a file names one or two
-# of its end tokens, and a chat model that knows more would run on past the others.
-_ENDS = (
-    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
-    *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"),
-    *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
-    # of code: what follows is padding, another repository, another file
-    *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
-    *("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"),
-)
 _END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 # key after general.sampling. -> (name in transformers, least, most)
 _SAMPLING = {
@@ -46,7 +36,7 @@ def generation_of(header: Header, tokenizer: PreTrainedTokenizerBase) -> Generat
 def _ends(vocabulary: Vocabulary, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The token that the file calls the end, then all others in the order of their ids."""
     known = tokenizer.get_vocab()
-    texts = {text for text in _ENDS if text in known}
+    texts = {text for text in ENDS if text in known}
     if {"<|call|>", "<|return|>"} <= texts or {"<|calls|>", "<|flush|>"} <= texts:
         texts.discard("<|end|>")  # ends a message there, not the answer
     if "<|tool_response>" in texts:

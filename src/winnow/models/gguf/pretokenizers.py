@@ -2,7 +2,8 @@
 
 llama.cpp applies a list of expressions one after another, each to the pieces that the one before left; the lists are
 those of its llama-vocab.cpp, in the spelling of the models' own tokenizer.json. transformers' table has a part of them,
-and takes GPT-2's for the rest.
+and takes GPT-2's for the rest. Where llama.cpp only comes near to a model's own expression (tekken, gpt-4o: combining
+marks are no letters there), the model's own is taken.
 """
 
 from tokenizers import Regex, pre_tokenizers

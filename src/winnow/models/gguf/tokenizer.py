@@ -27,6 +27,16 @@ _IDS = {
 }
 _SENTENCEPIECE_IDS = {"bos_token": 1, "eos_token": 2, "unk_token": 0}  # where a file does not say
 _SPACE = "▁"
+# Tokens that end a text wherever they are in a vocabulary, as in llama.cpp's llama-vocab.cpp: a file names one or two
+# of its end tokens, and a chat model that knows more would run on past the others.
+ENDS = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
+    *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"),
+    *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
+    # of code: what follows is padding, another repository, another file
+    *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    *("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"),
+)
 
 
 def tokenizer_of(header: Header) -> PreTrainedTokenizerFast:
@@ -181,7 +191,10 @@ class Vocabulary:
                 for token in tokens
             ]
 
-        backend.add_special_tokens(added(self.of_type(CONTROL, UNKNOWN), special=True))
+        whole = set(self.of_type(CONTROL, UNKNOWN, USER_DEFINED))
+        # llama.cpp takes these for control tokens, whatever a careless conversion has made of them.
+        mistaken = [token for token in self.tokens if token in ENDS and token not in whole]
+        backend.add_special_tokens(added(self.of_type(CONTROL, UNKNOWN) + mistaken, special=True))
         backend.add_tokens(added(self.of_type(USER_DEFINED), special=False))
 
 
