@@ -208,13 +208,9 @@ def _around(vocabulary: Vocabulary, ids: dict[str, int]) -> processors.PostProce
     for name, add in wanted.items():
         if add and name not in ids:
             vocabulary.damaged(f"{_IDS[name]} is missing, but the token is to be added to every text")
-    parts = {name: [vocabulary.tokens[ids[name]]] if add else [] for name, add in wanted.items()}
-
-    def template(text: str) -> list[str]:
-        return [*(f"{token}" for token in parts["bos_token"]), text, *(f"{token}" for token in parts["eos_token"])]
-
+    begin, end = ([vocabulary.tokens[ids[name]]] if add else [] for name, add in wanted.items())
     return processors.TemplateProcessing(
-        single=template("$A:0"),
-        pair=[*template("$A:0"), *template("$B:0")],
-        special_tokens=[(token, vocabulary.tokens.index(token)) for part in parts.values() for token in part],
+        single=[*begin, "$A:0", *end],
+        pair=[*begin, "$A:0", *end, *begin, "$B:0", *end],
+        special_tokens=[(vocabulary.tokens[ids[name]], ids[name]) for name, add in wanted.items() if add],
     )
