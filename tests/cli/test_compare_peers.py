@@ -132,6 +132,16 @@ def test_bench_peers_prints_a_record_per_arm(winnow):
     assert (document["complete"], document["machine"]["threads"]) == (True, 1)
 
 
+def test_bench_peers_takes_a_model_instead_of_a_shape(winnow, tiny):
+    flags = ("--model", tiny, "--length", 50, "--dtype", "float32", "--turns", 1, "--threads", 1, "--peer", "hf")
+    document = winnow("bench", "peers", *flags, "--json").json
+    assert [record["kept_units"] for record in document["records"]] == [2 * 2 * (50 + 8)] * 2
+    assert document["records"][1]["off"] < 1e-4
+    refused = winnow("bench", "peers", *flags, "--shape", "needle-like")
+    assert "--shape: is about random weights, not about --model" in refused.err
+    assert "more than the 32,768 positions" in winnow("bench", "peers", *flags, "--length", 40000).err
+
+
 def test_bench_peers_needs_a_peer_and_room(winnow):
     assert "no --peer is given" in winnow("bench", "peers").err
     assert "positions" in winnow("bench", "peers", "--peer", "hf", "--length", 200000).err
