@@ -3,6 +3,7 @@ import pytest
 from tiny import save_tiny_model
 from winnow import LLM
 from winnow.bench.demo import Question, demo, demo_cases, document, questions, standings
+from winnow.bench.fidelity import fidelity
 from winnow.errors import PlanError
 from winnow.tasks.metrics import normalise
 
@@ -56,10 +57,32 @@ def test_distances_weigh_every_token_alike(asked):
     assert forgets.kl == pytest.approx(sum(each.kl * each.tokens for each in found) / tokens)
 
 
-def test_progress_covers_every_prompt_twice_per_plan(llm):
+def test_progress_covers_every_prompt_once_per_plan(llm):
     done, cases = [], demo_cases(llm, TEXT, ASKED)
-    answered = [each.records[0].token_ids for each in demo(llm, PLANS[:1], cases, progress=done.append)]
-    assert sum(done) == 2 * (2 * sum(len(case.ids) for case in cases) + sum(map(len, answered)))
+    list(demo(llm, PLANS[:1], cases, progress=done.append))
+    assert sum(done) == 2 * sum(len(case.ids) for case in cases)
+
+
+def test_answers_and_counts_are_those_of_generate(llm, asked):
+    for each in asked:
+        for record in each.records:
+            alone = llm.generate([each.case.ids], each.case.params, plan=record.plan)[0]
+            assert (record.text, list(record.token_ids)) == (alone.text, alone.token_ids)
+            timed = {"ttft_s", "total_s", "tpot_s"}
+            mine, its = record.stats.to_dict(), alone.stats.to_dict()
+            assert {name: mine[name] for name in mine.keys() - timed} == {
+                name: its[name] for name in its.keys() - timed
+            }
+            assert 0 < mine["ttft_s"] < mine["total_s"]
+
+
+@pytest.mark.parametrize("plan", ["streaming(sink=4, recent=32)", "lazyllm", "slowfast(budget=32, recent=16)"])
+def test_distances_are_those_of_two_runs_of_their_own(llm, plan):
+    [each] = demo(llm, [plan], demo_cases(llm, TEXT, ASKED[:1]))
+    [found] = each.fidelities
+    alone = fidelity(llm, [*each.case.ids, *each.records[0].token_ids], plan, len(each.case.ids))
+    assert (found.kl, found.top1, found.tokens) == (pytest.approx(alone.kl, abs=1e-6), alone.top1, alone.tokens)
+    assert found.kl > 1e-4
 
 
 def test_a_plan_that_cannot_run_is_refused_before_any_work(llm, monkeypatch):

