@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from recipes.gguf.forced import Job, compare, measure, over_all
+from recipes.packed.forced import Job, compare, measure, over_all
 
 from tiny import tiny_model
 from winnow import LLM, Plan
@@ -16,13 +16,14 @@ IDS = [5 + place * 37 % 200 for place in range(60)]
 
 def test_figures_are_those_of_the_distributions():
     reference = np.log(np.array([[0.5, 0.25, 0.25], [0.2, 0.2, 0.6], [1, 1, 1]], np.float32))
-    other = np.log(np.array([[0.25, 0.5, 0.25], [0.2, 0.2, 0.6], [1, 2, 3]], np.float32)) + 7
+    other = np.log(np.array([[0.25, 0.7, 0.05], [0.2, 0.2, 0.6], [1, 2, 3]], np.float32)) + 7
     found = compare("job", "kind", reference, other, [0, 1, 2])
     assert (found.tokens, found.top1) == (2, 0.5)
-    assert found.kl == pytest.approx((0.5 * math.log(2) - 0.25 * math.log(2)) / 2)
+    kl = 0.5 * math.log(0.5 / 0.25) + 0.25 * math.log(0.25 / 0.7) + 0.25 * math.log(0.25 / 0.05)
+    assert found.kl == pytest.approx(kl / 2)
     assert found.nll_reference == pytest.approx(-(math.log(0.25) + math.log(0.6)) / 2)
-    assert found.nll == pytest.approx(-(math.log(0.5) + math.log(0.6)) / 2)
-    assert found.ratio == pytest.approx(0.5**0.5)
+    assert found.nll == pytest.approx(-(math.log(0.7) + math.log(0.6)) / 2)
+    assert found.ratio == pytest.approx((0.25 / 0.7) ** 0.5)
     longer = compare("job", "other", reference[:1], reference[:1], [0, 1])
     [every] = over_all([found, longer])
     assert (every.tokens, every.kind, every.top1) == (3, "all", pytest.approx(2 / 3))

@@ -1,5 +1,5 @@
 """How far packed weights, bfloat16 and llama.cpp are from the float32 model of the same GGUF file, on real texts:
-`python -m recipes.gguf.fidelity MODEL.gguf --text prose=FILE --text code=FILE --out fidelity.json`.
+`python -m recipes.packed.fidelity MODEL.gguf --text prose=FILE --text code=FILE --out fidelity.json`.
 
 Teacher-forced: the first tokens of each text, the same ids for all. Winnow and llama.cpp are measured twice, in a
 whole forward and fed token by token, where other kernels run.
@@ -34,7 +34,7 @@ CHUNK = 2048
 
 def main() -> None:
     """Parse the flags; measure; write and show."""
-    parser = argparse.ArgumentParser(prog="python -m recipes.gguf.fidelity", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m recipes.packed.fidelity", description=__doc__)
     parser.add_argument("model", metavar="MODEL.gguf")
     parser.add_argument("--text", action="append", required=True, metavar="KIND=FILE", help="repeatable")
     parser.add_argument("--tokens", type=int, default=2000, help="of each text; default %(default)s")
