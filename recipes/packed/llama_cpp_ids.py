@@ -1,6 +1,6 @@
 """Write llama.cpp's token ids beside the texts of a sample, for the test that Winnow's are the same.
 
-    python recipes/gguf/llama_cpp_ids.py MODEL.gguf tests/models/gguf/llama_cpp_ids.json
+    python recipes/packed/llama_cpp_ids.py MODEL.gguf tests/models/gguf/llama_cpp_ids.json
 
 Needs the package llama-cpp-python. The sample is a JSON list of {"text", "ids"}; its texts stay as they are.
 """

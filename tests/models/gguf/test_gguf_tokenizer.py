@@ -43,7 +43,7 @@ def smollm2() -> Header:
 
 
 def test_ids_are_those_of_llama_cpp(smollm2):
-    """Prose, code, tables, runs of spaces, other scripts; the ids were written by recipes/gguf/llama_cpp_ids.py."""
+    """Prose, code, tables, runs of spaces, other scripts; the ids were written by recipes/packed/llama_cpp_ids.py."""
     tokenizer = tokenizer_of(smollm2)
     sample = json.loads(SAMPLE.read_text(encoding="utf-8"))
     assert len(sample) > 50
