@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from winnow.errors import ModelError
-from winnow.kernels.packed import PackedWeight, expand, few_rows, linear, quantize, rows_of
+from winnow.kernels.packed import PackedWeight, expand, few_of, linear, quantize, rows_of
 
 ROWS, COLUMNS = 4, 32  # a weight is rounded to packed if it has at least these rows, and whole blocks of columns
 
@@ -26,7 +26,8 @@ class _Packed(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
-        self.packed = replace(self.packed, data=fn(self.packed.data))
+        if (moved := fn(self.packed.data)) is not self.packed.data:
+            self.packed = replace(self.packed, data=moved)
         return self
 
 
@@ -42,7 +43,7 @@ class PackedLinear(_Packed):
         self.packed = packed
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.out_features, self.in_features = packed.shape
-        self.few = few_rows(packed.kind, packed.minima) if packed.data.device.type == "cpu" else 0
+        self.few = few_of(packed)
         self.low_rank: list[tuple[Tensor, Tensor]] = []
 
     def forward(self, x: Tensor) -> Tensor:

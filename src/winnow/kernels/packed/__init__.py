@@ -18,7 +18,7 @@ from torch import Tensor
 from winnow.kernels.launch import match_torch_threads, numba_missing
 from winnow.kernels.packed.weight import KINDS, PackedWeight, pack, quantize
 
-__all__ = ["KINDS", "PackedWeight", "expand", "few_rows", "linear", "pack", "quantize", "rows_of", "why_slow"]
+__all__ = ["KINDS", "PackedWeight", "expand", "few_of", "few_rows", "linear", "pack", "quantize", "rows_of", "why_slow"]
 
 PIECE = 1 << 22  # values expanded at a time: 8 MiB of bfloat16, which all layers share
 CANDIDATES = (4, 8, 12, 16, 24, 32)  # counts of rows up to which products may be faster than expanding
@@ -36,18 +36,21 @@ def why_slow(weight: PackedWeight) -> str | None:
     return numba_missing()
 
 
+def few_of(weight: PackedWeight) -> int:
+    """Up to how many rows this weight is multiplied as it is; 0 where the kernels cannot serve it."""
+    return 0 if why_slow(weight) is not None else few_rows(weight.kind, weight.minima)
+
+
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, few: int | None = None) -> Tensor:
     """x @ weight.T + bias, [..., columns] -> [..., rows of the weight], in x's dtype; summed in float32; no autograd.
 
-    few: up to how many rows of x the weight is multiplied as it is; None: as measured here, see `few_rows`.
+    few: up to how many rows of x the weight is multiplied as it is; None: `few_of`. bias: in x's dtype.
     """
     rows = x.numel() // weight.columns
-    if few is None:
-        few = few_rows(weight.kind, weight.minima)
-    if 0 < rows <= few and why_slow(weight) is None:
-        if x.dtype not in DIRECT:
-            return _product(x.float(), weight, None if bias is None else bias.float(), rows).to(x.dtype)
-        return _product(x, weight, bias, rows)
+    if 0 < rows <= (few_of(weight) if few is None else few):
+        if x.dtype in DIRECT:
+            return _product(x, weight, bias, rows)
+        return _product(x.float(), weight, None if bias is None else bias.float(), rows).to(x.dtype)
     y = x.new_empty(*x.shape[:-1], len(weight.data))
     step = max(1, PIECE // weight.columns)
     for start in range(0, len(weight.data), step):
@@ -60,8 +63,10 @@ def expand(weight: PackedWeight, dtype: torch.dtype, *, shared: bool = False) ->
     """The weight as floats, [rows, columns]. shared: in memory that this thread's next shared call overwrites."""
     if why_slow(weight) is not None or dtype not in DIRECT:
         return weight.float().to(dtype)
-    out = _memory(dtype, len(weight.data) * weight.columns) if shared else torch.empty(weight.shape, dtype=dtype)
-    return _expand(weight, out.view(weight.shape), 0)
+    if not shared:
+        return _expand(weight, torch.empty(weight.shape, dtype=dtype), 0)
+    count = len(weight.data) * weight.columns
+    return _expand(weight, _memory(dtype, count)[:count].view(weight.shape), 0)
 
 
 def rows_of(weight: PackedWeight, ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -104,22 +109,28 @@ def _seconds(x: Tensor, weight: PackedWeight, few: int) -> float:
 
 
 def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, rows: int) -> Tensor:
-    from winnow.kernels.packed.cpu import HAS_BF16_DOT, product_kernel, scratch_bytes
-
-    outs, columns = weight.shape
+    kernel, scratch_bytes, dots = _kernels()
+    data, row_bytes, outs, columns, group = weight.facts
     halves, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
     padded = 1 if rows == 1 else -(-rows // WIDE) * WIDE
     shape = (*x.shape[:-1], outs)
     x = x.contiguous() if padded == rows else F.pad(x.reshape(rows, columns), (0, 0, 0, padded - rows))
     y = x.new_empty(shape if padded == rows else (padded, outs))
-    scratch = _memory(torch.uint8, threads * scratch_bytes(padded, columns, weight.group))
+    scratch = _memory(torch.uint8, threads * scratch_bytes(padded, columns, group))
     match_torch_threads()
-    product_kernel(
-        x.data_ptr(), weight.data.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), scratch.data_ptr(),
-        padded, outs, columns, weight.data.shape[1], weight.group, weight.kind, threads, weight.minima, halves,
-        halves and HAS_BF16_DOT,
+    kernel(
+        x.data_ptr(), data, 0 if bias is None else bias.data_ptr(), y.data_ptr(), scratch.data_ptr(), padded, outs,
+        columns, row_bytes, group, weight.kind, threads, weight.minima, halves, halves and dots,
     )  # fmt: skip
     return y if padded == rows else y[:rows].view(shape)
+
+
+@functools.cache
+def _kernels() -> tuple[Any, Any, bool]:
+    """Imported when first used, since that compiles them."""
+    from winnow.kernels.packed.cpu import HAS_BF16_DOT, product_kernel, scratch_bytes
+
+    return product_kernel, scratch_bytes, HAS_BF16_DOT
 
 
 def _expand(weight: PackedWeight, out: Tensor, ids: int) -> Tensor:
@@ -136,8 +147,8 @@ def _expand(weight: PackedWeight, out: Tensor, ids: int) -> Tensor:
 
 
 def _memory(dtype: torch.dtype, count: int) -> Tensor:
-    """Memory of this thread, [count], kept from call to call: it only grows."""
-    kept: dict[Any, Tensor] = vars(_room)
+    """Memory of this thread, at least [count], kept from call to call: it only grows."""
+    kept: dict[Any, Tensor] = _room.__dict__
     if (found := kept.get(dtype)) is None or found.numel() < count:
         found = kept[dtype] = torch.empty(count, dtype=dtype)
-    return found[:count]
+    return found

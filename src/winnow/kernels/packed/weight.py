@@ -6,6 +6,7 @@ codes of 4 bits share a byte, the even column in its lower half; codes of 8 bits
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -39,6 +40,11 @@ class PackedWeight:
     @property
     def nbytes(self) -> int:
         return self.data.nbytes
+
+    @cached_property
+    def facts(self) -> tuple[int, int, int, int, int]:
+        """What kernels are told: the address, bytes of a row, rows, columns, columns of a group."""
+        return self.data.data_ptr(), self.data.shape[1], len(self.data), self.columns, self.group
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PackedWeight":
         """Itself: nothing changes it."""
