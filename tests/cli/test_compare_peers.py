@@ -143,5 +143,5 @@ def test_bench_peers_takes_a_model_instead_of_a_shape(winnow, tiny):
 
 
 def test_bench_peers_needs_a_peer_and_room(winnow):
-    assert "no --peer is given" in winnow("bench", "peers").err
+    assert "neither --peer nor --weights" in winnow("bench", "peers").err
     assert "positions" in winnow("bench", "peers", "--peer", "hf", "--length", 200000).err

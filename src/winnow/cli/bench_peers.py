@@ -25,6 +25,7 @@ from winnow.cli.inputs import check_outputs, load_model, parse_plans, refuse
 from winnow.cli.terminal import Meter, interruptible, new_table, say
 from winnow.errors import CapacityError, InputError
 from winnow.runtime.llm import LLM
+from winnow.runtime.loading import Weights
 
 SHAPE = "qwen3-0.6b"
 
@@ -34,6 +35,9 @@ Shape = Annotated[
 Model = Annotated[str | None, typer.Option("--model", "-m", metavar="MODEL", help="A model's weights instead.")]
 Length = Annotated[int, typer.Option("--length", "-l", metavar="TOKENS", min=2, help="Tokens cached before.")]
 Repeats = Annotated[int, typer.Option(min=5, help="Timed steps of each arm in a turn.")]
+Also = Annotated[
+    list[Weights] | None, typer.Option("--weights", help="Every plan again, with weights held like this; repeatable.")
+]
 Turns = Annotated[int, typer.Option(min=1, help="How many times every arm is started anew, one after another.")]
 
 
@@ -45,6 +49,7 @@ def peers(
     model: Model = None,
     length: Length = 32768,
     dtype: Dtype = "bfloat16",
+    weights: Also = None,
     threads: Threads = None,
     repeats: Repeats = 5,
     warmup: Warmup = 2,
@@ -56,11 +61,11 @@ def peers(
 
     Every arm runs in a process of its own, one at a time, on the CPU.
     """
-    if not peer:
-        raise InputError("no --peer is given; give at least one, or use `winnow bench decode` for plans alone")
+    if not peer and not weights:
+        raise InputError("neither --peer nor --weights is given; `winnow bench decode` measures plans alone")
     if model is not None:
         refuse("is about random weights, not about --model", {"--shape": shape})
-    plans, typed, name = with_full(parse_plans(plan)), Typed(peer, peer_python or ()), model or shape or SHAPE
+    plans, typed, name = with_full(parse_plans(plan)), Typed(peer or (), peer_python or ()), model or shape or SHAPE
     sizes = None if model else shape_named(name)
     typed.arms()
     check_outputs(out, None)
@@ -79,11 +84,12 @@ def peers(
     _check_room(length + warmup + repeats + 2, llm.decoder.shape.max_positions)
     check_steps(llm, plans)
     found, others, layout = list[Turn](), typed.arms(llm), llm.decoder.shape
-    arms = [*plan_arms(plans, CHUNK), *others]
-    with weights_of(llm, arms, say) as weights, Meter("decoding", turns * len(arms)) as meter, interruptible():
+    again = [arm for kind in weights or () for arm in plan_arms(plans, CHUNK, kind)]
+    arms = [*plan_arms(plans, CHUNK), *again, *others]
+    with weights_of(llm, arms, say) as files, Meter("decoding", turns * len(arms)) as meter, interruptible():
         del llm  # one arm's weights and cache are in memory at a time
         for turn in measure_steps(
-            weights, arms, layout, length, repeats=repeats, warmup=warmup, turns=turns,
+            files, arms, layout, length, repeats=repeats, warmup=warmup, turns=turns,
             progress=lambda: meter.advance(1),
         ):  # fmt: skip
             found.append(turn)
