@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from winnow.parameters import that_matter
+from winnow.policies.read.slowfast import SlowFast
 from winnow.policies.read.trigger import Chance, Periodic, Trigger
 from winnow.tasks import Task, task
 
@@ -120,6 +122,7 @@ def reference(schedule: str) -> str:
 
 def _slowfast(schedule: str, selector: str | None = None, **changes: Any) -> str:
     parameters = {**BASE, **SCHEDULES[schedule], **SELECTORS[selector or BEST[schedule]], **changes}
+    parameters = that_matter(SlowFast, SlowFast.matters, parameters)  # a schedule's gap is of sentences only
     spelled = [f"{name}={value if name == 'interval' else repr(value)}" for name, value in parameters.items()]
     return f"slowfast(budget={{budget}}, {', '.join(spelled)})"
 
@@ -137,8 +140,8 @@ def _triggers(schedule: str) -> Iterator[Arm]:
     for name, trigger in (("periodic", Periodic), ("random", chance)):
         plan, match = _slowfast(schedule, trigger=name, interval="{interval}", seed=SEED), partial(same_rate, trigger)
         yield Arm(f"{name}, {schedule}", "triggers", plan, tasks=LISTINGS, like=reference(schedule), match=match)
-    yield Arm(f"sentence end, {schedule}", "triggers", _slowfast(schedule, trigger_on="end"), tasks=LISTINGS)
-    if schedule == "rarely":
+    if schedule == "rarely":  # "often", the interval alone says when
+        yield Arm(f"sentence end, {schedule}", "triggers", _slowfast(schedule, trigger_on="end"), tasks=LISTINGS)
         yield Arm("none", "triggers", _slowfast(schedule, trigger="none"), tasks=LISTINGS)
 
 

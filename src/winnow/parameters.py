@@ -1,9 +1,37 @@
-"""Types of parameters, checked against a dataclass's own annotations and spelt out for people."""
+"""Parameters: their types, checked against a dataclass's own annotations and spelt out, and where they matter."""
 
 import dataclasses
 import types
 import typing
+from collections.abc import Callable, Mapping
 from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """Where a parameter changes anything. said: the settings, as one writes them; holds: whether a record has them."""
+
+    said: str
+    holds: Callable[[Any], bool]
+
+
+def idle(record: Any, matters: Mapping[str, Where]) -> str | None:
+    """What is wrong with the first field of a dataclass that is set where it changes nothing, or None.
+
+    matters: of the fields that do not always change something. A field that has its default counts as not set.
+    """
+    for field in dataclasses.fields(record):
+        value, where = getattr(record, field.name), matters.get(field.name)
+        if where is not None and value != field.default and not where.holds(record):
+            return f"{field.name}={value!r} changes nothing here: it needs {where.said}; leave it out"
+    return None
+
+
+def that_matter(kind: Any, matters: Mapping[str, Where], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` of fields of the dataclass `kind` without those that change nothing beside the others."""
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    given = types.SimpleNamespace(**defaults | dict(values))
+    return {name: value for name, value in values.items() if name not in matters or matters[name].holds(given)}
 
 
 def wrong_type(record: Any) -> str | None:

@@ -87,6 +87,11 @@ class Plan:
             self._validate_keep(shape)
         self._validate_read(shape)
 
+    def check_prompt(self, prompt: int) -> None:
+        """Raise InputError where a policy cannot act on a prompt of so many tokens."""
+        self.compute.check_prompt(prompt)
+        self.keep.check_prompt(prompt)
+
     def rope_positions(self, shape: ModelShape, prompt: int, new: int) -> int | None:
         """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None.
 

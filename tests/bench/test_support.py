@@ -23,7 +23,7 @@ from winnow.policies.read.trigger import Boundaries
 from winnow.runtime.observer import Attended
 
 PLAN = SlowFast(
-    budget=3, sink=1, recent=2, bootstrap=2, interval=4, min_gap=1, cooldown=0, trigger="periodic",
+    budget=3, sink=1, recent=2, bootstrap=2, interval=4, trigger="periodic",
     selector="attention", recent_mode="sliding",
 )  # fmt: skip
 NEW = 14

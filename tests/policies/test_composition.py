@@ -54,7 +54,7 @@ LAZY = [
     f"{CAUSAL} + {SMALL}",
     f"{NEVER} + {SMALL}",
     f"{RETURNING} + {ORIGINAL}",
-    f"{RETURNING} + locret(budget=7, chunk=None, stabilizers=1, local=5)",
+    f"{RETURNING} + locret(budget=7, chunk=None, local=5)",
 ]
 EVERYWHERE = [SPEED[0], SPEED[5], SPEED[9], *STREAMING[1:3], *LAZY[1:3]]
 FULL = f"{BOS} + locret(budget=12, chunk=6, stabilizers=3, local=4)"

@@ -304,7 +304,7 @@ def test_windowed_layers_read_no_more_than_their_window():
         ("lazyllm(keep=0.5, cumulative=[0.5, 0.4, 0.3])", "give one"),
         ("lazyllm(max_revive=-1)", "at least 0"),
         ("lazyllm(always_keep=[-1])", "positions"),
-        ("lazyllm(revive='never', keep_decode=0.5)", "how decode steps choose"),
+        ("lazyllm(revive='never', keep_decode=0.5)", "keep_decode=0.5 changes nothing here: it needs revive"),
         ("lazyllm + streaming", "ranks the tokens of a prompt at its end"),
     ],
 )

@@ -62,7 +62,7 @@ def test_counts_equal_the_closed_formulas(prefill_chunk, positions):
 def test_memory_goes_back_after_a_single_eviction(llm):
     """The whole prompt is held once, and then no more than the budget and room for what is to come."""
     ids, per_unit = [3 + i * 7 % 94 for i in range(1200)], llm.decoder.shape.unit_bytes * LAYERS * KV_HEADS
-    plan = locret(budget=32, chunk=None, stabilizers=8, local=8, positions="original")
+    plan = locret(budget=32, chunk=None, local=8, positions="original")
     state, _ = admit(llm.decoder, None, plan, ids, 4, 64)
     prefill(llm.decoder, state, ids, 64)
     state.measure()

@@ -252,7 +252,7 @@ def test_without_a_tokenizer_the_prompt_is_one_sentence(text):
 def test_off_asks_nothing():
     ids = [5, 6, 7]
     assert PromptCompression(keep=1.0).shorten(ids, None) == [0, 1, 2]
-    Plan.parse("prompt_compression(keep=1.0, unit='phrase')").validate(LLM(small_model()).decoder.shape)
+    Plan.parse("prompt_compression(keep=1.0)").validate(LLM(small_model()).decoder.shape)
 
 
 @pytest.mark.parametrize("chunk", [3, 64])

@@ -10,6 +10,8 @@ from models import small_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan
 from winnow.errors import PlanError
+from winnow.parameters import that_matter
+from winnow.policies.read.slowfast import SlowFast
 from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
 from winnow.runtime.observer import Observer
@@ -46,7 +48,9 @@ def plan_of(other=None, **parameters):
     """The parameters, but for those with which no token can be revived."""
     if other in REVIVING:
         parameters = {key: value for key, value in parameters.items() if key not in ("publish_delay", "layer_groups")}
-    text = ", ".join(f"{key}={value!r}" for key, value in (FEW | parameters).items())
+    text = ", ".join(
+        f"{key}={value!r}" for key, value in that_matter(SlowFast, SlowFast.matters, FEW | parameters).items()
+    )
     return Plan.parse(f"{f'{OTHERS[other]} + ' if other else ''}slowfast({text})")
 
 

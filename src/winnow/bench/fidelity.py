@@ -101,7 +101,7 @@ def check_fidelity(llm: LLM, ids: Sequence[int], plans: Sequence[str | Plan], pr
             f"prompt_tokens={prompt_tokens} must be between 1 and {len(tokens) - 1}: the text's tokens - 1"
         )
     for plan in map(Plan.parse, plans):
-        plan.keep.check_prompt(prompt_tokens)
+        plan.check_prompt(prompt_tokens)
     return tokens
 
 

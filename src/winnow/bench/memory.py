@@ -225,7 +225,7 @@ def _warm_tokens(llm: LLM, plan: Plan, length: int) -> int:
     tokens = WARM_CHUNKS * llm.prefill_chunk
     while tokens < length:
         try:
-            plan.keep.check_prompt(tokens)
+            plan.check_prompt(tokens)
         except InputError:
             tokens *= 2
         else:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import torch
 
 from winnow.errors import PlanError
-from winnow.parameters import wrong_type
+from winnow.parameters import Where, idle, wrong_type
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,6 +78,9 @@ class Policy:
     # tests run every registered policy with both.
     off: ClassVar[Mapping[str, Any]] = {}
     trial: ClassVar[Mapping[str, Any]] = {}
+    # Parameters that change nothing under some settings of the others, and where they do: elsewhere they are refused.
+    # Not those of a policy that is turned off as a whole: a sweep may come past `keep=1.0`.
+    matters: ClassVar[Mapping[str, Where]] = {}
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -86,6 +89,8 @@ class Policy:
         if problem := wrong_type(self):
             raise PlanError(f"{self.name}: {problem}")
         self.check()
+        if problem := idle(self, self.matters):
+            raise PlanError(f"{self.name}: {problem}")
 
     def check(self) -> None:
         """Raise PlanError where a parameter is out of range; the types are right already."""

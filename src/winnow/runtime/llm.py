@@ -317,7 +317,7 @@ class LLM:
         return ids
 
     def _check_length(self, prompt: int, new: int, plan: Plan) -> None:
-        plan.keep.check_prompt(prompt)
+        plan.check_prompt(prompt)
         limit = self.decoder.shape.max_positions
         if (used := plan.rope_positions(self.decoder.shape, prompt, new)) is not None and used <= limit:
             return

@@ -137,6 +137,9 @@ class ComputePolicy(Policy):
         """Who goes on; None: every visible token. The current token always does, unless the choice is to wait."""
         return None
 
+    def check_prompt(self, prompt: int) -> None:
+        """Raise InputError where a prompt of so many tokens cannot be computed this way."""
+
     def prepare(self, scorer: Scorer) -> None:
         """Raise, before any work, what `shorten` would raise for want of a tokenizer or a scorer."""
 

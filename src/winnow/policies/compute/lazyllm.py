@@ -11,6 +11,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from winnow.errors import InputError
+from winnow.parameters import Where
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Choice, ComputePolicy, Deep, Entrance
 from winnow.policies.compute.schedule import CUMULATIVE, last_layer, preset_layers, rows_per_layer, survivors
@@ -67,6 +69,18 @@ class LazyLLM(ComputePolicy):
     source = "arXiv:2407.14057, section 3"
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"layers": (1, 3), "keep": (0.5, 0.4)}
+    matters: ClassVar = {
+        "revive": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.waits),
+        "keep_decode": Where("revive='relaxed' or 'causal'", lambda policy: policy.revive != "never"),
+        "prune_generated": Where(
+            "revive='relaxed' or 'causal' with a keep below 1 in decode steps",
+            lambda policy: policy.revive != "never" and (policy.stops_in_decode or not policy.waits),
+        ),
+        "max_revive": Where(
+            "revive='relaxed' or 'causal' with a keep below 1",
+            lambda policy: policy.revive != "never" and (policy.stops_in_prefill or not policy.waits),
+        ),
+    }
 
     def check(self) -> None:
         if self.layers is not None:
@@ -93,15 +107,20 @@ class LazyLLM(ComputePolicy):
             )
         if self.layers is not None and self.keep is None and self.cumulative is None:
             self.require(len(self.layers) == len(CUMULATIVE), "give keep with layers, for example keep=0.5")
-        idle = self.keep_decode is not None or self.max_revive is not None or self.prune_generated
-        self.require(
-            self.revive != "never" or not idle,
-            "keep_decode, max_revive and prune_generated say how decode steps choose; with revive='never' none does",
-        )
         self.require(all(p >= 0 for p in self.always_keep), f"always_keep={list(self.always_keep)}: positions are >= 0")
         self.require(
             self.max_revive is None or self.max_revive >= 0, f"max_revive={self.max_revive} must be at least 0"
         )
+
+    def check_prompt(self, prompt: int) -> None:
+        if self.prune_generated or not self.waits:  # positions of new tokens are chosen among, too; or nothing is
+            return
+        candidates = prompt if self.revives else prompt - 1  # the last one goes on with the prompt in any case
+        if beyond := [position for position in self.always_keep if position >= candidates]:
+            raise InputError(
+                f"{self.name}: always_keep={list(self.always_keep)} changes nothing at {beyond[0]}: of a prompt of "
+                f"{prompt} tokens, positions below {candidates} are chosen among"
+            )
 
     def validate(self, shape: ModelShape) -> None:
         last = last_layer(shape) if self.revives else shape.layers - 1
@@ -144,7 +163,17 @@ class LazyLLM(ComputePolicy):
 
     @property
     def waits(self) -> bool:
-        return min(self._ratios) < 1 or min(self._decode_ratios) < 1
+        return self.stops_in_prefill or self.stops_in_decode
+
+    @property
+    def stops_in_prefill(self) -> bool:
+        """Whether prompt tokens stop, so that there is something to revive."""
+        return min(self._ratios) < 1
+
+    @property
+    def stops_in_decode(self) -> bool:
+        """Whether tokens are left out of decode steps, where these choose."""
+        return min(self._decode_ratios) < 1
 
     def entrances(self, shape: ModelShape) -> tuple[int, ...]:
         """The pruning layers."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from winnow.errors import InputError, MissingExtraError
+from winnow.parameters import Where
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.spelling import Span, encode, special_tokens, spell
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # Not after "e.g." or "U.S.", nor after "Mr." or "Dr.".
 SENTENCE_END = re.compile(r"(?<=[.?])(?<!\w\.\w[.?])(?<![A-Z][a-z]\.)\s")
+SHORTENS = Where("a keep below 1", lambda policy: policy.keep < 1)
 PIECE = 1024  # tokens scored together: the context of GPT-2, the scorer of the paper
 
 
@@ -63,12 +65,13 @@ class PromptCompression(ComputePolicy):
     source = "arXiv:2310.06201, section 3"
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"keep": 0.6, "unit": "token"}
+    matters: ClassVar = {"unit": SHORTENS, "scorer": SHORTENS}
 
     def check(self) -> None:
         self.require(0 < self.keep <= 1, f"keep={self.keep} must be above 0 and at most 1")
 
     def validate(self, shape: ModelShape) -> None:
-        needed = ("spacy", "en_core_web_sm") if self.unit == "phrase" and self.keep < 1 else ()
+        needed = ("spacy", "en_core_web_sm") if self.unit == "phrase" else ()
         if any(importlib.util.find_spec(module) is None for module in needed):
             raise MissingExtraError(
                 f"{self.name}: unit='phrase' needs spaCy and its English model: pip install spacy && python -m spacy "

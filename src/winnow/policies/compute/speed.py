@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.errors import InputError
+from winnow.parameters import Where
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.compute.anchors import anchor_positions, anchors_problem
 from winnow.policies.compute.base import Deep
@@ -48,6 +49,7 @@ class Speed(ShallowPrefill):
     name = "speed"
     source = "arXiv:2605.06105"
     trial: ClassVar = {"cutoff": 2, "decode_from": "last:3"}
+    matters: ClassVar = {"decode_from": Where("anchors other than 'all'", lambda policy: "all" not in policy.anchors)}
 
     def check(self) -> None:
         super().check()

@@ -10,12 +10,17 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.errors import InputError
+from winnow.parameters import Where
 from winnow.policies.base import Span
 from winnow.policies.keep.base import KeepPolicy, Moment, Needs, cache_spans, evict_outside, window_bound
 
 SAME = 1e-5  # relative difference of scores that says nothing: rounding depends on which rows are computed together
 LOCAL = 100  # the paper's tail of a prompt, Locret, table 6
 Positions = Literal["compact", "original"]
+# Of what acts between two evictions: without chunks there is one, at the end of the prompt.
+SEVERAL_EVICTIONS = Where(
+    "chunk=... or decode_chunk=...", lambda policy: policy.chunk is not None or policy.decode_chunk is not None
+)
 
 
 class Budgeted(KeepPolicy):

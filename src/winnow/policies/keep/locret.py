@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from winnow.policies.base import Scorer
 from winnow.policies.keep.base import Moment, UnitScorer
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Locret(Budgeted):
     source = "arXiv:2410.01805, section 3"
     off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "stabilizers": 3, "local": 4}
+    matters: ClassVar = {"stabilizers": SEVERAL_EVICTIONS}
 
     def check(self) -> None:
         super().check()

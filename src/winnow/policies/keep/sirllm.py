@@ -8,7 +8,7 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.policies.keep.base import Moment
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
 
 RECENT_PART = 7  # Locret's setting of it keeps the last 1000 of 7004 tokens, table 6
 
@@ -57,6 +57,7 @@ class SirLLM(Budgeted):
     source = "arXiv:2405.12528, section 3"
     off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "sink": 2, "recent": 2, "local": 4}
+    matters: ClassVar = {"decay": SEVERAL_EVICTIONS}
 
     def check(self) -> None:
         super().check()

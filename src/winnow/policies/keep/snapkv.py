@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from winnow.cache.layer import LayerCache
+from winnow.parameters import Where
 from winnow.policies.keep.base import Moment
 from winnow.policies.keep.budgeted import Positions
 from winnow.policies.keep.window_votes import WindowVotes
@@ -52,6 +53,7 @@ class SnapKV(WindowVotes):
     source = "arXiv:2404.14469, section 4"
     off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "window": 4, "kernel": 3, "local": 4}
+    matters: ClassVar = {"pooling": Where("a kernel above 1", lambda policy: policy.kernel > 1)}
 
     def check(self) -> None:
         super().check()

@@ -6,11 +6,45 @@ from typing import ClassVar, Literal
 
 from winnow.errors import InputError, PlanError
 from winnow.kernels.select import Fusion
+from winnow.parameters import Where
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.read.base import Reader, ReadPolicy
 from winnow.policies.read.selectors import AlphaFair, Attention, Peaks, Persist, Pooled, Selector
 from winnow.policies.read.slowfast_reader import SlowFastReader
 from winnow.policies.read.trigger import Chance, Never, Periodic, Sentence, Trigger, boundaries_of
+
+OFTEN = "trigger='sentence', 'periodic' or 'random'"  # a slow step comes again and again
+
+
+def _often(policy: "SlowFast") -> bool:
+    return policy.trigger != "none"
+
+
+def _at_sentences(policy: "SlowFast") -> bool:
+    """With an interval of no more than the gap, every slow step is one that `interval` asks for."""
+    return policy.trigger == "sentence" and policy.interval > policy.min_gap
+
+
+_SENTENCE = Where("trigger='sentence' with an interval above min_gap", _at_sentences)
+_ALPHA_FAIR = Where("selector='alpha_fair'", lambda policy: policy.selector == "alpha_fair")
+MATTERS = {
+    "interval": Where(OFTEN, _often),
+    "min_gap": Where("trigger='sentence'", lambda policy: policy.trigger == "sentence"),
+    "cooldown": _SENTENCE,
+    "trigger_on": _SENTENCE,
+    "seed": Where("trigger='random'", lambda policy: policy.trigger == "random"),
+    "layer_groups": Where(OFTEN, _often),
+    "publish_delay": Where(OFTEN, _often),
+    "pool": Where("selector='peaks' or 'pooled'", lambda policy: policy.selector in ("peaks", "pooled")),
+    "memory": Where(f"selector='peaks' with {OFTEN}", lambda policy: policy.selector == "peaks" and _often(policy)),
+    "prior": _ALPHA_FAIR,
+    "suppression": _ALPHA_FAIR,
+    "cross_head": _ALPHA_FAIR,
+    "fusion": Where(
+        "selector='persist', or 'alpha_fair' with prior=True",
+        lambda policy: policy.selector == "persist" or (policy.selector == "alpha_fair" and policy.prior),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +104,7 @@ class SlowFast(ReadPolicy):
     source = "arXiv:2603.12038"
     off: ClassVar = {"interval": 1, "trigger": "periodic"}
     trial: ClassVar = {"budget": 7, "sink": 2, "recent": 5, "bootstrap": 4, "trigger": "periodic", "interval": 4}
+    matters = MATTERS
 
     def check(self) -> None:
         least = {"budget": 1, "sink": 0, "recent": 0, "interval": 1, "min_gap": 1, "cooldown": 0, "bootstrap": 1}
@@ -85,24 +120,10 @@ class SlowFast(ReadPolicy):
             f"interval={self.interval} is below min_gap={self.min_gap}, the least steps between two slow ones; use "
             "a larger interval or a smaller min_gap",
         )
-        for name, used in (("memory", ("peaks",)), ("pool", ("peaks", "pooled"))):
-            self.require(
-                getattr(self, name) is None or self.selector in used,
-                f"{name} is part of selector={' or '.join(map(repr, used))}, not of {self.selector!r}; leave it out",
-            )
         self.require(self.memory is None or 0 <= self.memory <= 1, f"memory={self.memory} must be between 0 and 1")
         self.require(
             self.pool is None or self.selector == "peaks" or self.pool % 2 == 1,
             f"pool={self.pool} must be odd, so that a unit stands in its middle",
-        )
-        plain = self.prior and self.suppression and self.cross_head
-        self.require(
-            plain or self.selector == "alpha_fair",
-            f"prior, suppression and cross_head are parts of selector='alpha_fair', not of {self.selector!r}",
-        )
-        self.require(
-            self.fusion == "forward" or self.selector == "persist" or (self.selector == "alpha_fair" and self.prior),
-            f"fusion={self.fusion!r} joins attention and a prior, and here there is none; leave it out",
         )
 
     def validate(self, shape: ModelShape) -> None:
