@@ -58,7 +58,7 @@ LAZY = [
 ]
 EVERYWHERE = [SPEED[0], SPEED[5], SPEED[9], *STREAMING[1:3], *LAZY[1:3]]
 FULL = f"{BOS} + locret(budget=12, chunk=6, stabilizers=3, local=4)"
-READ = "slowfast(sink=1, budget=3, recent=3, bootstrap=6, trigger='periodic', interval={}, min_gap=1, selector='{}')"
+READ = "slowfast(sink=1, budget=3, recent=3, bootstrap=6, trigger='periodic', interval={}, selector='{}')"
 
 
 @pytest.fixture

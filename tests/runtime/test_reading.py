@@ -41,7 +41,7 @@ OTHERS = {
     "lazyllm, never": "lazyllm(layers=[1, 3], keep=[0.5, 0.6], revive='never')",
 }
 REVIVING = ("lazyllm", "lazyllm, causal")
-FEW = {"sink": 1, "budget": 3, "recent": 3, "bootstrap": 4, "trigger": "periodic", "interval": 4, "min_gap": 1}
+FEW = {"sink": 1, "budget": 3, "recent": 3, "bootstrap": 4, "trigger": "periodic", "interval": 4}
 
 
 def plan_of(other=None, **parameters):
