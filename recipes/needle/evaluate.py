@@ -89,8 +89,8 @@ def main() -> None:
     parser.add_argument("--val", type=Path, help="directory of held-out *.txt.xz")
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(flags.model)
-    model = LlamaForCausalLM.from_pretrained(flags.model, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(flags.model, trust_remote_code=False)
+    model = LlamaForCausalLM.from_pretrained(flags.model, dtype=torch.float32, use_safetensors=True)
     for tokens in flags.tokens:
         for name in flags.tasks:
             chosen = task(name, data=flags.data) if name.endswith("retrieval") else task(name)

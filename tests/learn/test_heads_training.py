@@ -1,6 +1,7 @@
 """Training of retaining heads: the loss and its steps, whole runs, what can be resumed, what is left behind."""
 
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
@@ -221,6 +222,12 @@ def test_another_run_is_not_resumed(data: Path, tmp_path: Path) -> None:
         train(data, out)
     with pytest.raises(InputError, match="data "):
         train(write(tmp_path / "other.jsonl", [{"prompt": "a longer one", "answer": "b"}]), out, resume=True)
+    [state] = out.glob("checkpoint-*/state.safetensors")
+    whole = state.read_bytes()
+    state.write_bytes(pickle.dumps(whole))  # what is no safetensors is not unpickled
+    with pytest.raises(ModelError, match=r"checkpoint-\d is damaged .*; remove it, or start again"):
+        train(data, out, resume=True)
+    state.write_bytes(whole)
     train(data, out, resume=True)
     with pytest.raises(InputError, match="is finished"):
         train(data, out, resume=True)

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
+from winnow.errors import ModelError
 from winnow.learn.directory import CHECKPOINT, COMPLETE, remove_checkpoints
 from winnow.learn.heads_learner import Figures, HeadsLearner
 from winnow.learn.heads_recipe import HeadsRecipe
@@ -17,7 +20,7 @@ from winnow.plan import Plan
 from winnow.policies.keep.locret import Locret
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
 
-STATE, LOG = "state.pt", "log.jsonl"
+STATE, LOG = "state.safetensors", "log.jsonl"
 LIBRARIES = ("torch", "transformers")
 
 
@@ -51,7 +54,7 @@ def save_checkpoint(out: Path, learner: HeadsLearner, journal: Journal) -> None:
     shutil.rmtree(place, ignore_errors=True)
     older = list(out.glob(f"{CHECKPOINT}*"))
     place.mkdir()
-    torch.save(learner.state(), place / STATE)
+    save_file({name: each.cpu().contiguous() for name, each in learner.state().items()}, place / STATE)
     half = place / f"{COMPLETE}.part"
     journal.save(half)
     half.rename(place / COMPLETE)
@@ -60,9 +63,12 @@ def save_checkpoint(out: Path, learner: HeadsLearner, journal: Journal) -> None:
 
 
 def load_checkpoint(place: Path, learner: HeadsLearner) -> Journal:
-    """Bring a learner to where a checkpoint was written."""
-    learner.restore(torch.load(place / STATE, map_location=learner.heads.first[0].device, weights_only=True))
-    return Journal.load(place / COMPLETE)
+    """Bring a learner to where a checkpoint was written. Raises ModelError where it is damaged."""
+    try:
+        learner.restore(load_file(place / STATE, device=str(learner.heads.first[0].device)))
+        return Journal.load(place / COMPLETE)
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        raise ModelError(f"{place} is damaged ({str(error)[:200]}); remove it, or start again") from error
 
 
 def start_log(out: Path, journal: Journal) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -66,16 +65,22 @@ class HeadsLearner:
         """How the heads do on a sample; they stay as they are."""
         return self._figures(labelled, gradient=False)
 
-    def state(self) -> dict[str, Any]:
-        """What another learner needs to go on."""
-        return {"weights": [weight.detach() for weight in self._weights], "optimizer": self.optimizer.state_dict()}
+    def state(self) -> dict[str, Tensor]:
+        """What another learner needs to go on: every weight, and what the optimizer knows of it."""
+        weights = {f"weight.{index}": weight.detach() for index, weight in enumerate(self._weights)}
+        known = self.optimizer.state_dict()["state"]
+        return weights | {f"{name}.{index}": each for index, of in known.items() for name, each in of.items()}
 
     @torch.no_grad()
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Tensor]) -> None:
         """Go on from a state."""
-        for weight, saved in zip(self._weights, state["weights"], strict=True):
-            weight.copy_(saved)
-        self.optimizer.load_state_dict(state["optimizer"])
+        known: dict[int, dict[str, Tensor]] = {index: {} for index in range(len(self._weights))}
+        for key, each in state.items():
+            name, index = key.split(".")
+            known[int(index)][name] = each
+        for weight, of in zip(self._weights, known.values(), strict=True):
+            weight.copy_(of.pop("weight"))
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": known})
 
     def _figures(self, labelled: Labelled, *, gradient: bool) -> Figures:
         """Over the layers of a sample; adds to the weights' gradients where those are wanted."""
