@@ -21,10 +21,11 @@ from winnow.bench.revision import commit
 from winnow.cli import options
 from winnow.cli.bench_view import PLAN_COLUMNS, Found, deliver
 from winnow.cli.compare_peers import Peers, Pythons, Typed
-from winnow.cli.inputs import check_outputs, load_model, parse_plans, read_text
+from winnow.cli.inputs import check_outputs, load_model, parse_plans
 from winnow.cli.terminal import Meter, interruptible, new_table, say, write_json
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
+from winnow.reading import read_text
 from winnow.runtime.llm import LLM
 
 LENGTHS = (64, 2048, 8000)
@@ -111,7 +112,7 @@ def _ids(llm: LLM, text: Path, needed: int) -> list[int]:
         raise InputError("the model has no tokenizer, so it cannot read --text")
     if needed > (most := llm.decoder.shape.max_positions):
         raise CapacityError(f"--length and --steps are {needed:,} tokens, more than the model's {most:,} positions")
-    ids: list[int] = llm.tokenizer(read_text(text))["input_ids"]
+    ids: list[int] = llm.tokenizer(read_text(text).rstrip("\n"))["input_ids"]
     if len(ids) < needed:
         raise InputError(f"--text {text} has {len(ids):,} tokens; --length and --steps need {needed:,}")
     return ids[:needed]

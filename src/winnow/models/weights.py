@@ -20,10 +20,14 @@ def model_class(config: Any) -> Any:
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
 
-def check_tensors(found: Iterable[tuple[str, list[int], str]], config: Any, name: str) -> None:
+def check_tensors(
+    found: Iterable[tuple[str, list[int], str]], config: Any, name: str, *, complete: bool = False
+) -> None:
     """Raise ModelError where the checkpoint is of another model: layers, shapes, far too few values.
 
-    found: name, shape and dtype of every tensor. Raises UnsupportedModelError for 8-bit floats, which are quantised.
+    found: name, shape and dtype of every tensor. complete: each of the model's own names must be there, and no other;
+    transformers renames those of some checkpoints while it loads them. Raises UnsupportedModelError for 8-bit floats,
+    which are quantised.
     """
     shapes: dict[str, list[int]] = {}
     for tensor, shape, dtype in found:
@@ -45,6 +49,10 @@ def check_tensors(found: Iterable[tuple[str, list[int], str]], config: Any, name
             raise ModelError(
                 f"{name}: {tensor} has the shape {shapes[tensor]}, and by {CONFIG} it has {list(wanted[tensor].shape)}"
             )
+    if complete:
+        tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+        missing, more = wanted.keys() - shapes.keys() - tied, shapes.keys() - wanted.keys()
+        check_report({"missing_keys": missing, "unexpected_keys": more}, name)
     needed = sum(each.numel() for each in wanted.values())
     values = sum(torch.Size(shape).numel() for shape in shapes.values())
     if needed > 2 * values + SPARE:  # twice: tied tensors are held once, packed ones in bytes

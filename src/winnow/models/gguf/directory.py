@@ -20,6 +20,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 
 from winnow.errors import ModelError
 from winnow.kernels.packed import KINDS, PackedWeight
+from winnow.models.files import read_object
 from winnow.models.gguf.convert import Held
 
 FORMAT = 1  # of packed.json and of what the converter makes: a file converted by another is converted again
@@ -85,7 +86,7 @@ def read_record(directory: Path) -> dict[str, Any]:
     """
     path = directory / PACKED
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_object(path)
         if record["format"] != FORMAT:
             raise ModelError(f"{directory}: was converted by another version of Winnow; import the GGUF file again")
         for name, size in record["files"].items():

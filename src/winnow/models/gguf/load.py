@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
@@ -21,6 +20,9 @@ from transformers.initialization import no_init_weights
 
 from winnow.errors import ModelError
 from winnow.kernels.packed import PackedWeight, expand
+from winnow.models.config import check_generation, one_line, read_config
+from winnow.models.files import check_directory
+from winnow.models.finite import check_finite
 from winnow.models.gguf.cache import content_hash, entry_of
 from winnow.models.gguf.config import config_of
 from winnow.models.gguf.convert import Held, tensors_of
@@ -29,6 +31,7 @@ from winnow.models.gguf.generation import generation_of
 from winnow.models.gguf.header import Header, read_header
 from winnow.models.gguf.tokenizer import tokenizer_of
 from winnow.models.packed import put_packed
+from winnow.models.weights import check_tensors
 from winnow.runtime.families import check_config
 
 log = logging.getLogger(__name__)
@@ -73,16 +76,21 @@ def import_gguf(path: Path, directory: Path, progress: Progress = lambda values:
 
 def load_directory(directory: Path, dtype: torch.dtype, *, dense: bool) -> Loaded:
     """What `import_gguf` wrote. Raises ModelError where it is damaged."""
-    record = read_record(directory)
+    check_directory(directory)
+    record, config = read_record(directory), read_config(directory, str(directory))
+    check_generation(directory, config.vocab_size, str(directory))
+    held = list(read_tensors(directory, record))
+    check_tensors(((name, list(each.value.shape), "") for name, each in held), config, str(directory), complete=True)
+    check_finite(((name, each.value) for name, each in held if isinstance(each.value, Tensor)), str(directory))
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         generation = GenerationConfig.from_pretrained(directory)
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ModelError(f"{directory}: is damaged ({error}); import the GGUF file again") from error
-    check_config(config, directory.name)
-    model = _built(config, generation, read_tensors(directory, record), dtype, dense)
-    return model, tokenizer
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, config=config, local_files_only=True, trust_remote_code=False
+        )
+        tokenizer("a")
+    except Exception as error:  # a damaged file makes anything of transformers and tokenizers
+        raise ModelError(f"{directory}: is damaged ({one_line(error)}); import the GGUF file again") from error
+    return _built(config, generation, held, dtype, dense), tokenizer
 
 
 def _parts(header: Header) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase, GenerationConfig]:
