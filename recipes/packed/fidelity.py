@@ -92,7 +92,7 @@ def show(rows: Sequence[Forced], title: str) -> None:
 
 def _jobs(pythons: dict[str, str]) -> tuple[Job, list[Job]]:
     """The reference, and what is compared with it."""
-    [packed], [dense] = plan_arms([Plan()], CHUNK), plan_arms([Plan()], CHUNK, "dense")
+    [packed], [dense] = plan_arms([Plan()], CHUNK), plan_arms([Plan()], CHUNK, "dense", ", dense")
     llama, stock = peer_arms(["llama.cpp:file", "hf"], pythons)
     jobs = [Job(packed, DTYPE), Job(packed, DTYPE, fed=True), Job(dense, DTYPE), Job(dense, DTYPE, fed=True)]
     # llama.cpp takes no dtype: it multiplies the file's own blocks by activations of 8 bits.

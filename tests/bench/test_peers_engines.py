@@ -251,3 +251,16 @@ def test_what_llama_cpp_cannot_convert_is_one_line(tmp_path):
     arms = peer_arms(["llama.cpp:q4_0"], PYTHONS)
     with pytest.raises(InputError, match=r"cannot make q4_0 of damaged\.gguf"), weights_of(llm, arms):
         pass
+
+
+def test_winnows_arm_and_the_peers_of_rounded_weights_load_what_they_were_rounded_from(directory):
+    """int4 is rounded again by the arm; others get the floats."""
+    llm = LLM(str(directory), weights="int4")
+    [mine], [stock] = plan_arms([Plan()], 16, "int4"), peer_arms(["hf"], {})
+    with weights_of(llm, [mine, stock]) as weights, Workers([mine, stock], threads=1, device="cpu") as workers:
+        workers.load(weights, 80)
+        told = {each.arm: each.token_ids for each in workers.answer(llm, [document_case(IDS, "", 6)])}
+    params = SamplingParams(max_tokens=6)
+    assert told["full"] == tuple(llm.generate([IDS], params)[0].token_ids)
+    assert told["hf"] == tuple(LLM(str(directory)).generate([IDS], params)[0].token_ids)
+    assert told["full"] != told["hf"]

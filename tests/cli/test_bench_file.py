@@ -37,8 +37,8 @@ def gguf(monkeypatch, tiny):
         llm.source = tiny / "model.gguf"
         return llm
 
-    def plan_arms(plans, chunk, weights=None):
-        return [Arm(f"{plan}{weights or ''}", sys.executable, FAKE, {}, SOURCE) for plan in plans]
+    def plan_arms(plans, chunk, weights="auto", note=""):
+        return [Arm(f"{plan}{note}", sys.executable, FAKE, {}, SOURCE) for plan in plans]
 
     load_model = command.load_model
     monkeypatch.setattr(command, "load_model", load)
@@ -51,7 +51,7 @@ def test_a_row_per_arm_beside_the_best_of_llama_cpp(winnow, gguf, document, tmp_
     out = tmp_path / "out.json"
     result = winnow(*gguf, "--text", document, "--plan", "streaming(sink=4, recent=8)", "--out", out)
     found = json.loads(out.read_text(encoding="utf-8"))
-    arms = ["full", "streaming(sink=4, recent=8)", "fulldense", *Fake.on_file]
+    arms = ["full", "streaming(sink=4, recent=8)", "full, dense", *Fake.on_file]
     assert result.code == 0, result.err
     assert list(dict.fromkeys(row["arm"] for row in found["summary"])) == arms
     assert len(found["records"]) == 2 * 2 * len(arms)
@@ -84,7 +84,7 @@ def test_what_cannot_be_measured_is_one_line(winnow, gguf, document, tmp_path, m
     empty = tmp_path / "empty.json"
     empty.write_text("{}")
     for arguments, said in (
-        ((*text, "--length", 4000), "has 539 tokens; --length and --steps need 4,003"),
+        ((*text, "--length", 4000), "tokens; --length and --steps need 4,003"),
         ((*text, "--length", 40000), "more than the model's 32,768 positions"),
         ((*text, "--resume"), "--resume goes on with what --out FILE holds"),
         ((*text, "--resume", "--out", empty), "holds no measurement of `bench file`"),

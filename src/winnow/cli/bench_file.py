@@ -83,7 +83,7 @@ def file(
         "lengths": lengths, "steps": steps, "warmup": [WARMUP, WARMUP_STEPS], "dtype": dtype,
         "prefill_chunk": prefill_chunk, "threads": torch.get_num_threads(),
     }  # fmt: skip
-    arms = [*plan_arms(plans, prefill_chunk), *plan_arms([Plan()], prefill_chunk, "dense"), *typed.arms(llm)]
+    arms = [*plan_arms(plans, prefill_chunk), *plan_arms([Plan()], prefill_chunk, "dense", ", dense"), *typed.arms(llm)]
     names = [arm.label for arm in arms]
     timed = _before(out, settings, names) if resume and out is not None else []
     about = {"settings": settings, "turns": turns, "machine": machine(torch.device("cpu")), "commit": commit()}

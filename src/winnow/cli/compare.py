@@ -111,7 +111,7 @@ def compare(
         check_lengths(llm, report.plans, lengths)
         made = cases(llm, tasks, lengths, examples, seed=seed, depths=(depth,))
         mine = [document_case(ids, question or "", answer)] if asked is not None else list(made)
-        deliver_peers(compare_with_peers(llm, report.plans, peers, mine, seed), about, as_json, out, plot)
+        deliver_peers(compare_with_peers(llm, report.plans, peers, mine, seed, weights), about, as_json, out, plot)
         return
     each = len(report.plans) * (len(tasks) * examples if tasks else 1)  # answers per length
     with Meter("comparing", sum(lengths) * each) as meter, interruptible():

@@ -19,6 +19,7 @@ from winnow.cli.compare_view import show_peers
 from winnow.cli.plot import plot_peers
 from winnow.cli.terminal import Meter, interruptible, print_json, say, write_json
 from winnow.errors import InputError
+from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 
@@ -81,17 +82,15 @@ class Typed:
 
 
 def refuse_adapter(llm: LLM, adapter: str | None) -> None:
-    """Peers load the user's GGUF file itself, which has no adapter in it."""
-    if llm.source is not None and adapter is not None:
-        raise InputError(
-            f"--adapter {adapter}: peers load {llm.source.name}, which lacks it; leave --adapter or --peer"
-        )
+    """Raise InputError where peers would lack the adapter: it is no part of a GGUF file, nor of packed weights."""
+    if adapter is not None and (llm.source is not None or is_packed(llm.model)):
+        raise InputError(f"--adapter {adapter} runs beside the weights here, so peers lack it; leave out one")
 
 
 def compare_with_peers(
-    llm: LLM, plans: Sequence[Plan], typed: Typed, cases: Sequence[Case], seed: int, weights: str | None = None
+    llm: LLM, plans: Sequence[Plan], typed: Typed, cases: Sequence[Case], seed: int, weights: str = "auto"
 ) -> PeerReport:
-    """Answer `cases` with every arm; Ctrl-C keeps what was finished. weights: as in `LLM`, None: its own choice."""
+    """Answer `cases` with every arm; Ctrl-C keeps what was finished. weights: how Winnow holds them, as in `LLM`."""
     own, peers = plan_arms(plans, llm.prefill_chunk, weights), typed.arms(llm)
     arms = [*own, *peers]
     first = {(case.task, case.length): case for case in reversed(cases)}

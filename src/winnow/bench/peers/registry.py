@@ -35,11 +35,10 @@ def peer_arms(texts: Sequence[str], pythons: Mapping[str, str], *, on_file: bool
     return arms
 
 
-def plan_arms(plans: Sequence[Plan], prefill_chunk: int, weights: str | None = None) -> list[Arm]:
-    """Winnow's own arms. weights: as in `LLM`, said in the label; None: LLM's own choice."""
-    script, suffix = WORKERS / "winnow_worker.py", f", {weights}" if weights else ""
-    options = {"prefill_chunk": prefill_chunk, "weights": weights}
-    return [Arm(f"{plan}{suffix}", sys.executable, script, {"plan": str(plan), **options}, SOURCE) for plan in plans]
+def plan_arms(plans: Sequence[Plan], prefill_chunk: int, weights: str = "auto", note: str = "") -> list[Arm]:
+    """Winnow's own arms. weights: as in `LLM`; note: follows the plan in the label."""
+    script, options = WORKERS / "winnow_worker.py", {"prefill_chunk": prefill_chunk, "weights": weights}
+    return [Arm(f"{plan}{note}", sys.executable, script, {"plan": str(plan), **options}, SOURCE) for plan in plans]
 
 
 def parse_pythons(texts: Sequence[str]) -> dict[str, str]:

@@ -50,10 +50,12 @@ def weights_of(llm: LLM, arms: Sequence[Arm], say: Say = unsaid) -> Iterator[Wei
         if llm.source is None or DIRECTORY in wanted:
             say("writing the dense weights")
             paths = {SOURCE: made / "model", **paths, DIRECTORY: made / "model"}
-            _save(llm.dense(), llm.tokenizer, made / "model")
-        if from_loaded:
-            paths[GGUF] = made / "model.gguf"
-            write_gguf(llm.model, paths[GGUF])
+            dense = llm.dense()
+            _save(dense, llm.tokenizer, paths[DIRECTORY])
+            if from_loaded:
+                paths[GGUF] = made / "model.gguf"
+                write_gguf(dense, paths[GGUF])
+            del dense
         del llm  # the caller may let go of it too
         for arm in arms:
             if arm.loads not in paths:

@@ -20,14 +20,11 @@ from winnow.runtime.scorer import admit
 class Winnow:
     """A sequence under the plan, prefilled in chunks."""
 
-    def check(
-        self, threads: int, device: str, plan: str, prefill_chunk: int, weights: str | None = None
-    ) -> dict[str, str]:
+    def check(self, threads: int, device: str, plan: str, prefill_chunk: int, weights: str = "auto") -> dict[str, str]:
         torch.set_num_threads(threads)
         self.plan, self.chunk = Plan.parse(plan), prefill_chunk
         self.options: dict[str, Any] = {"device": device, "plan": self.plan, "prefill_chunk": prefill_chunk}
-        if weights is not None:
-            self.options["weights"] = weights
+        self.options["weights"] = weights
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
         return {"winnow": winnow.__version__, **versions}
 
