@@ -63,7 +63,7 @@ def test_the_pre_trained_model_reads_the_document(winnow, monkeypatch):
         command, "document", lambda: "The James Caird is now in Liverpool, brought home from the South."
     )
     monkeypatch.setattr(command, "questions", lambda: [q for q in questions() if "James Caird" in q.question])
-    found = winnow("demo", "--plan", "slowfast(budget=4096)", "--json").json
+    found = winnow("demo", "-m", "smollm2", "--plan", "slowfast(budget=4096)", "--json").json
     assert found["model"] == "smollm2"
     assert [row["right"] for row in found["summary"]] == [1, 1]
     assert found["summary"][1]["kl"] < 0.01
