@@ -2,7 +2,8 @@
 `python -m recipes.packed.fidelity MODEL.gguf --text prose=FILE --text code=FILE --out fidelity.json`.
 
 Teacher-forced: the first tokens of each text, the same ids for all. Winnow and llama.cpp are measured twice, in a
-whole forward and fed token by token, where other kernels run.
+whole forward and fed token by token, where other kernels run. Of a directory of float weights: what rounding them to 4
+bits costs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CHUNK = 2048
 def main() -> None:
     """Parse the flags; measure; write and show."""
     parser = argparse.ArgumentParser(prog="python -m recipes.packed.fidelity", description=__doc__)
-    parser.add_argument("model", metavar="MODEL.gguf")
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or a directory")
     parser.add_argument("--text", action="append", required=True, metavar="KIND=FILE", help="repeatable")
     parser.add_argument("--tokens", type=int, default=2000, help="of each text; default %(default)s")
     parser.add_argument("--peer-python", action="append", default=[], metavar="llama.cpp=PATH")
@@ -54,7 +55,7 @@ def _measure(flags: argparse.Namespace) -> None:
     transformers_logging.disable_progress_bar()
     llm = LLM(flags.model, dtype=DTYPE, device="cpu")
     texts = {kind: _ids(llm, Path(file), flags.tokens) for kind, file in map(_named, flags.text)}
-    reference, jobs = _jobs(parse_pythons(flags.peer_python))
+    reference, jobs = _jobs(parse_pythons(flags.peer_python), of_file=llm.source is not None)
     found: list[Forced] = []
     about = {"model": flags.model, "texts": flags.text, "reference": reference.label, "commit": commit()}
     about["machine"] = machine(torch.device("cpu"))
@@ -90,9 +91,12 @@ def show(rows: Sequence[Forced], title: str) -> None:
         console().print(table)
 
 
-def _jobs(pythons: dict[str, str]) -> tuple[Job, list[Job]]:
-    """The reference, and what is compared with it."""
+def _jobs(pythons: dict[str, str], *, of_file: bool) -> tuple[Job, list[Job]]:
+    """The reference, and what is compared with it: what a GGUF file can be run as, or a checkpoint rounded to 4 bits."""
     [packed], [dense] = plan_arms([Plan()], CHUNK), plan_arms([Plan()], CHUNK, "dense", ", dense")
+    if not of_file:
+        [rounded] = plan_arms([Plan()], CHUNK, "int4", ", int4")
+        return Job(dense, "float32"), [Job(dense, DTYPE), Job(rounded, DTYPE), Job(rounded, DTYPE, fed=True)]
     llama, stock = peer_arms(["llama.cpp:file", "hf"], pythons)
     jobs = [Job(packed, DTYPE), Job(packed, DTYPE, fed=True), Job(dense, DTYPE), Job(dense, DTYPE, fed=True)]
     # llama.cpp takes no dtype: it multiplies the file's own blocks by activations of 8 bits.
