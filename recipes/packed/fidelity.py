@@ -92,7 +92,7 @@ def show(rows: Sequence[Forced], title: str) -> None:
 
 
 def _jobs(pythons: dict[str, str], *, of_file: bool) -> tuple[Job, list[Job]]:
-    """The reference, and what is compared with it: what a GGUF file can be run as, or a checkpoint rounded to 4 bits."""
+    """The reference, and what is compared with it: ways to run a GGUF file, or a checkpoint rounded to 4 bits."""
     [packed], [dense] = plan_arms([Plan()], CHUNK), plan_arms([Plan()], CHUNK, "dense", ", dense")
     if not of_file:
         [rounded] = plan_arms([Plan()], CHUNK, "int4", ", int4")

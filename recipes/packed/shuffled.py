@@ -1,9 +1,9 @@
 """A float checkpoint that computes what a Llama GGUF file does, with its columns in another order:
 `python -m recipes.packed.shuffled MODEL.gguf DIR`.
 
-Weights that were quantised once are rounded to the same values again, so they say nothing of what rounding costs. Here the
-dimensions of the residual stream and of every MLP are permuted at random, alike wherever they occur: the logits stay, but
-the groups that rounding forms are new ones.
+Weights that were quantised once are rounded to the same values again, so they say nothing of what rounding costs. Here
+the dimensions of the residual stream and of every MLP are permuted at random, alike wherever they occur: the logits
+stay, but the groups that rounding forms are new ones.
 """
 
 import sys
