@@ -25,7 +25,7 @@ from winnow.cli.inputs import check_outputs, load_model, parse_plans, refuse
 from winnow.cli.terminal import Meter, interruptible, new_table, say
 from winnow.errors import CapacityError, InputError
 from winnow.runtime.llm import LLM
-from winnow.runtime.loading import Weights
+from winnow.runtime.loading import WEIGHTS
 
 SHAPE = "qwen3-0.6b"
 
@@ -36,7 +36,10 @@ Model = Annotated[str | None, typer.Option("--model", "-m", metavar="MODEL", hel
 Length = Annotated[int, typer.Option("--length", "-l", metavar="TOKENS", min=2, help="Tokens cached before.")]
 Repeats = Annotated[int, typer.Option(min=5, help="Timed steps of each arm in a turn.")]
 Also = Annotated[
-    list[Weights] | None, typer.Option("--weights", help="Every plan again, with weights held like this; repeatable.")
+    list[str] | None,  # typer takes no list of choices
+    typer.Option(
+        "--weights", metavar="|".join(WEIGHTS), help="Every plan again, with weights held like this; repeatable."
+    ),
 ]
 Turns = Annotated[int, typer.Option(min=1, help="How many times every arm is started anew, one after another.")]
 
@@ -61,6 +64,9 @@ def peers(
 
     Every arm runs in a process of its own, one at a time, on the CPU.
     """
+    also = [kind for kind in WEIGHTS if kind in (weights or ())]
+    if unknown := sorted({*(weights or ())} - {*WEIGHTS}):
+        raise InputError(f"--weights {unknown[0]!r} is unknown; use {', '.join(WEIGHTS)}")
     if not peer and not weights:
         raise InputError("neither --peer nor --weights is given; `winnow bench decode` measures plans alone")
     if model is not None:
@@ -84,7 +90,7 @@ def peers(
     _check_room(length + warmup + repeats + 2, llm.decoder.shape.max_positions)
     check_steps(llm, plans)
     found, others, layout = list[Turn](), typed.arms(llm), llm.decoder.shape
-    again = [arm for kind in weights or () for arm in plan_arms(plans, CHUNK, kind)]
+    again = [arm for kind in also for arm in plan_arms(plans, CHUNK, kind)]
     arms = [*plan_arms(plans, CHUNK), *again, *others]
     with weights_of(llm, arms, say) as files, Meter("decoding", turns * len(arms)) as meter, interruptible():
         del llm  # one arm's weights and cache are in memory at a time
