@@ -11,6 +11,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from winnow.cli import options
+from winnow.cli.terminal import converting
 from winnow.errors import CapacityError, InputError, MissingExtraError
 from winnow.plan import Plan
 from winnow.reading import check_text, read_stream, read_text
@@ -117,14 +118,17 @@ def load_model(
     transformers_logging.set_verbosity_error()
     if threads is not None:
         torch.set_num_threads(threads)
-    llm = LLM(
-        options.named(model),
-        adapter=adapter,
-        device=device,
-        dtype=dtype,
-        weights=weights,
-        prefill_chunk=prefill_chunk,
-    )
+    name = options.named(model)
+    with converting(Path(name).name) as progress:
+        llm = LLM(
+            name,
+            adapter=adapter,
+            device=device,
+            dtype=dtype,
+            weights=weights,
+            prefill_chunk=prefill_chunk,
+            progress=progress,
+        )
     if model is None and options.default_model() == options.TOY:
         print(options.TOY_NOTE, file=sys.stderr)
     return llm

@@ -12,10 +12,12 @@ import typer
 import winnow
 from winnow.cli.bench import app as bench
 from winnow.cli.compare import compare
+from winnow.cli.converted import cache, import_file
 from winnow.cli.demo import demo
 from winnow.cli.diagnose import diagnose
 from winnow.cli.evaluate import evaluate
 from winnow.cli.inspect import inspect
+from winnow.cli.inspect_model import inspect_model
 from winnow.cli.plans import plans
 from winnow.cli.run import run
 from winnow.cli.train import app as train
@@ -33,9 +35,12 @@ app.command()(demo)
 app.command("eval")(evaluate)
 app.command()(diagnose)
 app.command()(inspect)
+app.command("inspect-model")(inspect_model)
+app.command("import")(import_file)
 app.command()(plans)
 app.command()(tune)
 app.add_typer(bench, name="bench")
+app.add_typer(cache, name="cache")
 app.add_typer(train, name="train")
 
 

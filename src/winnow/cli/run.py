@@ -10,6 +10,7 @@ from rich.table import Table
 from winnow.bench.evaluate import environment
 from winnow.cli import options
 from winnow.cli.inputs import fitted_ids, load_model, parse_plan, read_prompt
+from winnow.cli.inspect_model import report_of, weights_line
 from winnow.cli.terminal import Meter, console, interruptible, new_table, print_json
 from winnow.runtime.generate import Completion
 from winnow.runtime.sampling import SamplingParams
@@ -82,6 +83,7 @@ def run(
         print()
     if stats and ended:
         console(stderr=True).print(stats_table(ended[0].stats, str(chosen)))
+        console(stderr=True).print(weights_line(report_of(llm)))
     if not ended:
         print("interrupted", file=sys.stderr)
         raise typer.Exit(130)

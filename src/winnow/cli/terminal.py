@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ from winnow.errors import InputError
 
 PLAIN_WIDTH = 140  # columns where the output is a file or a pipe
 QUIET_S = 10.0  # least seconds between two progress lines where standard error is no terminal
+NOTICED_S = 1.0  # work that takes less is not announced
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -58,6 +59,12 @@ def _json(document: dict[str, Any] | list[Any]) -> str:
 def say(text: str) -> None:
     """A line of progress on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def size(count: int) -> str:
+    """Bytes as people read them: "92.4 MiB"."""
+    unit = min(max(count.bit_length() - 1, 0) // 10, 3)
+    return f"{count / 2 ** (10 * unit):,.1f} {('bytes', 'KiB', 'MiB', 'GiB')[unit]}" if unit else f"{count} bytes"
 
 
 @contextmanager
@@ -112,3 +119,28 @@ class Meter:
         if self._plain and time.monotonic() - self._said >= QUIET_S:
             self._said = time.monotonic()
             say(text)
+
+
+@contextmanager
+def converting(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Progress of converting a GGUF file: takes the number of values just done and that of all.
+
+    Where there is nothing to convert, or hardly anything, nothing is shown.
+    """
+    start, done, meter = time.monotonic(), 0, None
+
+    def advance(values: int, total: int) -> None:
+        nonlocal done, meter
+        done += values
+        if meter is not None:
+            meter.advance(values)
+        elif time.monotonic() - start >= NOTICED_S:
+            meter = Meter("", total).__enter__()
+            meter.note(f"converting {name}, once")
+            meter.advance(done)
+
+    try:
+        yield advance
+    finally:
+        if meter is not None:
+            meter.stop()

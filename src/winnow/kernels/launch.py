@@ -9,6 +9,7 @@ import time
 import torch
 
 log = logging.getLogger(__name__)
+MODULES = ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill", "dots.cpu", "select.cpu", "pack.cpu")
 
 
 @functools.cache
@@ -17,20 +18,20 @@ def numba_missing() -> str | None:
     try:
         importlib.import_module("numba")
     except ImportError as error:  # also a Numba too old for the NumPy that is installed
-        return f"Numba does not import ({error}); pip install 'winnow-llm[cpu]'"
+        return f"Numba does not import ({error}); pip install numba"
     return None
 
 
-def compile_kernels(device: torch.device) -> None:
+def compile_kernels(device: torch.device, *, packed: bool) -> None:
     """Load the CPU kernels, so that the first token does not: 0.2 s from Numba's cache, some 10 s the very first time.
 
-    Numba caches beside the source, or in the user's cache directory where that is read-only. Does nothing for other
-    devices, or without Numba.
+    packed: those of packed weights, too. Numba caches beside the source, or in the user's cache directory where that is
+    read-only. Does nothing for other devices, or without Numba.
     """
     if device.type != "cpu" or numba_missing() is not None:
         return
     start = time.perf_counter()
-    for module in ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill", "dots.cpu", "select.cpu", "pack.cpu"):
+    for module in (*MODULES, *(("packed.cpu",) if packed else ())):
         importlib.import_module(f"winnow.kernels.{module}")
     log.debug("CPU kernels loaded in %.1f s", time.perf_counter() - start)
 

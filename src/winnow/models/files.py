@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from winnow.errors import ModelError, UnsupportedModelError
 
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
+PACKED = "packed.json"  # what `winnow.models.gguf.directory` says of a converted GGUF file
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 JSON_BYTES = 2**26  # the most that is read of a file of settings; the index of a model of 10,000 tensors has 1 MB
@@ -26,6 +27,11 @@ def is_directory(path: str | Path) -> bool:
         return Path(path).is_dir()
     except (OSError, ValueError):
         return False
+
+
+def is_converted(directory: Path) -> bool:
+    """Whether a directory holds a converted GGUF file."""
+    return (directory / PACKED).is_file()
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from winnow.errors import ModelError
 from winnow.kernels.launch import compile_kernels
+from winnow.models.packed import is_packed
 from winnow.models.shadow import shadow_of
 from winnow.policies.base import ModelShape
 from winnow.runtime.adapters import base_name, dtype_hint
@@ -48,7 +49,7 @@ class Decoder:
         self.rope_kinds = tuple(self._rope_kind(layer) for layer in range(len(self.layers)))
         self.shape = self._shape()
         self._identity = self.rotary.identity()
-        compile_kernels(model.device)
+        compile_kernels(model.device, packed=is_packed(model))
         self.derived: dict[Any, Any] = {}  # what is computed from the weights once; see `refresh`
         self._derived_from: object = None
         self.default_heads: str | Path | RetainingHeads | None = None

@@ -53,6 +53,8 @@ class LLM:
         prefill_chunk: prompt tokens per step; bounds activations, and the cache of plans that bound it. None: 512, and
             2,048 over packed weights, which are expanded once a step.
         max_batch: sequences decoded together.
+        progress: called while a GGUF file is converted, which happens once, with the number of weights just converted
+            and that of all.
     Raises:
         ModelError, UnsupportedModelError: the model cannot be loaded, or Winnow cannot drive it.
         PlanError: the plan is not valid, alone or for this model, or computes the prompt otherwise than what the model
@@ -73,6 +75,7 @@ class LLM:
         tokenizer: PreTrainedTokenizerBase | None = None,
         prefill_chunk: int | None = None,
         max_batch: int = 8,
+        progress: Callable[[int, int], None] = lambda values, total: None,
     ) -> None:
         if (prefill_chunk is not None and prefill_chunk < 1) or max_batch < 1:
             raise InputError(f"prefill_chunk={prefill_chunk} and max_batch={max_batch} must be at least 1")
@@ -82,6 +85,8 @@ class LLM:
         found_adapter = None if adapter is None else find_adapter(adapter)
         self.trained = None
         self.source: Path | None = None
+        self.file_types: dict[str, str] = {}  # of tensors, by name, as the file has them
+        self.file_bytes: int | None = None
         if isinstance(model, PreTrainedModel):
             family_of(model)
             place = model.device if device is None else parse_device(device)
@@ -89,8 +94,9 @@ class LLM:
             if weights in ("packed", "int4"):
                 self.model = rounded_copy(self.model, weights)
         elif isinstance(model, (str, Path)):
-            loaded = load(model, device=parse_device(device), dtype=kind, weights=weights)
+            loaded = load(model, device=parse_device(device), dtype=kind, weights=weights, progress=progress)
             self.model, self.source = loaded.model, loaded.gguf
+            self.file_types, self.file_bytes = loaded.types, loaded.file_bytes
             self.tokenizer = tokenizer or loaded.tokenizer
             self.trained = None if model in BUNDLED or self.source else trained_in(model)
         else:
@@ -285,7 +291,7 @@ class LLM:
         chosen.compute.prepare(scorer)
         chosen.keep.unit_scorer(scorer)
         chosen.read.prepare(scorer)
-        stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos())
+        stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.end_tokens())
         requests = []
         for index, prompt in enumerate(prompts):
             ids = self._ids(prompt, index)
@@ -332,7 +338,7 @@ class LLM:
                 f"use max_tokens of at most {limit + 1 - prompt}"
             )
 
-    def _eos(self) -> frozenset[int]:
+    def end_tokens(self) -> frozenset[int]:
         """The model's own stop tokens: those of its generation config, else of its config, and the tokenizer's."""
         generation = getattr(self.model, "generation_config", None)
         found = getattr(generation, "eos_token_id", None)

@@ -1,7 +1,8 @@
 """Load a model and its tokenizer, with one clear error for each way that can go wrong."""
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,10 +16,17 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from winnow.errors import ModelError
 from winnow.kernels.packed import why_slow
 from winnow.models.config import check_generation, one_line, read_config
-from winnow.models.files import ADAPTER, CONFIG, check_directory, is_directory, read_object, tensors, weight_files
+from winnow.models.files import (
+    ADAPTER,
+    CONFIG,
+    check_directory,
+    is_converted,
+    is_directory,
+    read_object,
+    tensors,
+    weight_files,
+)
 from winnow.models.finite import check_finite
-from winnow.models.gguf.cache import is_converted
-from winnow.models.gguf.load import load_directory, load_gguf
 from winnow.models.hub import MODEL_FILES, download
 from winnow.models.packed import is_packed, packed_modules, quantize_model
 from winnow.models.shadow import twin_of
@@ -37,18 +45,28 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Loaded:
-    """tokenizer: None where a directory has none. gguf: the file that the model is of, if it is of one."""
+    """tokenizer: None where a directory has none. gguf: the file that the model is of, if it is of one. types: of the
+    tensors in the file, by their names in the model. file_bytes: of the files of weights."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     gguf: Path | None = None
+    types: dict[str, str] = field(default_factory=dict)
+    file_bytes: int | None = None
 
 
-def load(source: str | Path, *, device: torch.device, dtype: torch.dtype | None, weights: Weights = "auto") -> Loaded:
+def load(
+    source: str | Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    weights: Weights = "auto",
+    progress: Callable[[int, int], None] = lambda values, total: None,
+) -> Loaded:
     """The model and tokenizer of `source`: a name, a GGUF file, a local directory, or a hub id.
 
-    dtype None: the checkpoint's own, of a GGUF file bfloat16. weights: see `LLM`. Nothing in a directory is run, no
-    pickle is read, and all but the values of the weights is checked before memory is taken for them.
+    dtype None: the checkpoint's own, of a GGUF file bfloat16. weights, progress: see `LLM`. Nothing in a
+    directory is run, no pickle is read, and all but the values of the weights is checked before memory is taken.
     Raises ModelError for what is missing or damaged, UnsupportedModelError for an architecture Winnow does not know.
     """
     file, name = gguf_file(source), str(source)
@@ -59,17 +77,24 @@ def load(source: str | Path, *, device: torch.device, dtype: torch.dtype | None,
         config = _check(place, name)
         tokenizer = _tokenizer(place, name, config)
         model = _weights(place, name, config, device, dtype)
-        return Loaded(_rounded(model, name) if weights == "int4" else model, tokenizer)
+        files = weight_files(place, name)
+        types = {tensor: kind for tensor, _, kind in tensors(files)}
+        size = sum(path.stat().st_size for path in files)
+        return Loaded(_rounded(model, name) if weights == "int4" else model, tokenizer, None, types, size)
+    from winnow.models.gguf.load import load_directory, load_gguf  # here, so that nobody else waits for its imports
+
     # On a GPU there are no kernels for packed weights, so there they are kept only where that is asked for.
     dense = weights == "dense" or (weights == "auto" and device.type != "cpu")
-    read = load_directory if file is None else load_gguf
-    model, tokenizer = read(place, dtype or torch.bfloat16, dense=dense)
-    if weights == "int4":
-        model = _rounded(model, name)
+    kind = dtype or torch.bfloat16
+    if file is None:
+        found = load_directory(place, kind, dense=dense)
+    else:
+        found = load_gguf(file, kind, dense=dense, progress=progress)
+    model = _rounded(found.model, name) if weights == "int4" else found.model
     if weights == "packed" and not is_packed(model):
         raise ModelError(f"{name} holds no quantised weights to keep packed; weights='int4' rounds them to 4 bits")
     _warn_of_slow(model)
-    return Loaded(move(model, device, None), tokenizer, file)
+    return Loaded(move(model, device, None), found.tokenizer, file, found.types, found.file_bytes)
 
 
 def gguf_file(source: str | Path) -> Path | None:

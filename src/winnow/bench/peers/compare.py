@@ -104,7 +104,7 @@ class Workers:
         An arm that gives out is named in an Ended and left out from then on. progress: called with the number of prompt
         tokens just processed.
         """
-        stop, going = sorted(llm._eos()), list(self._workers)
+        stop, going = sorted(llm.end_tokens()), list(self._workers)
         given = dict.fromkeys(going, 0)
         for turn, case in enumerate(cases):
             shift = turn % len(self._workers)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import ModelError
-from winnow.models.gguf.directory import FORMAT, PACKED, read_record
+from winnow.models.gguf.directory import FORMAT, read_record
 
 BLOCK = 1 << 22
 
@@ -90,7 +90,3 @@ def clear() -> int:
         if (folder := cache_home() / part).is_dir():
             shutil.rmtree(folder)
     return freed
-
-
-def is_converted(path: Path) -> bool:
-    return (path / PACKED).is_file()

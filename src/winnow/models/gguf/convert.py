@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from winnow.models.gguf.blocks import PACKABLE, dense_tensor, packed_tensor
 from winnow.models.gguf.header import Header, TensorInfo, raw
 from winnow.models.packed import packable
 
+Progress = Callable[[int, int], None]
 # Tensors that are no weights: what they say of the rotation, the configuration has taken.
 ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -29,10 +31,14 @@ class Held:
     type: str
 
 
-def tensors_of(
-    header: Header, config: PreTrainedConfig, progress: Callable[[int], None] = lambda values: None
-) -> Iterator[tuple[str, Held]]:
-    """Every tensor of the file by its name in the model; progress: called with the number of values just converted.
+def silent(values: int, total: int) -> None:
+    """No progress report."""
+
+
+def tensors_of(header: Header, config: PreTrainedConfig, progress: Progress = silent) -> Iterator[tuple[str, Held]]:
+    """Every tensor of the file by its name in the model.
+
+    progress: called with the number of values just converted, and that of all.
 
     Raises ModelError where the file lacks a tensor, has one too many or of another shape, or holds NaN or infinity.
     """
@@ -43,13 +49,13 @@ def tensors_of(
     names = get_gguf_hf_weights_map(skeleton, processor)
     _check_names(header, skeleton, names)
     merged: dict[str, dict[str, Tensor]] = {"tensors": {}}  # where a processor puts what it merges from several tensors
-    for info in header.tensors.values():
-        if info.name in ROTATION:
-            continue
+    weights = [info for info in header.tensors.values() if info.name not in ROTATION]
+    total = sum(prod(info.shape) for info in weights)
+    for info in weights:
         held = _held(header, info, skeleton, names[info.name], processor, names, merged)
         if held is not None:
             yield names[info.name], held
-        progress(int(np.prod(info.shape)))
+        progress(prod(info.shape), total)
     for name, value in merged["tensors"].items():
         yield name, Held(value.bfloat16(), "merged")
 

@@ -5,6 +5,7 @@ packed.json           what each tensor is: {"format", "source": {"name", "sha256
                       "tensors": {name: {"type"} or {"type", "kind", "minima", "columns"}}}
 """
 
+import errno
 import json
 import os
 import shutil
@@ -20,11 +21,10 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 
 from winnow.errors import ModelError
 from winnow.kernels.packed import KINDS, PackedWeight
-from winnow.models.files import read_object
+from winnow.models.files import PACKED, read_object
 from winnow.models.gguf.convert import Held
 
 FORMAT = 1  # of packed.json and of what the converter makes: a file converted by another is converted again
-PACKED = "packed.json"
 SHARD = 1 << 30  # bytes of a file of tensors, and so the most that waits in memory while converting
 
 
@@ -64,7 +64,10 @@ def _write_tensors(made: Path, tensors: Iterable[tuple[str, Held]]) -> dict[str,
 
     def flush() -> None:
         nonlocal shards
-        save_file(waiting, made / f"model-{shards:05d}.safetensors", metadata={"format": "pt"})
+        try:
+            save_file(waiting, made / f"model-{shards:05d}.safetensors", metadata={"format": "pt"})
+        except SafetensorError as error:  # what it makes of a full disk
+            raise OSError(errno.EIO, str(error), str(made)) from error
         waiting.clear()
         shards += 1
 
@@ -89,6 +92,8 @@ def read_record(directory: Path) -> dict[str, Any]:
         record = read_object(path)
         if record["format"] != FORMAT:
             raise ModelError(f"{directory}: was converted by another version of Winnow; import the GGUF file again")
+        if type(record["source"]["bytes"]) is not int:
+            raise ValueError("the bytes of its source are no number")
         for name, size in record["files"].items():
             if (directory / name).stat().st_size != size:
                 raise ValueError(f"{name} does not have {size:,} bytes")

@@ -2,7 +2,8 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from winnow.models.files import check_directory
 from winnow.models.finite import check_finite
 from winnow.models.gguf.cache import content_hash, entry_of
 from winnow.models.gguf.config import config_of
-from winnow.models.gguf.convert import Held, tensors_of
+from winnow.models.gguf.convert import Held, Progress, silent, tensors_of
 from winnow.models.gguf.directory import read_record, read_tensors, write_directory
 from winnow.models.gguf.generation import generation_of
 from winnow.models.gguf.header import Header, read_header
@@ -35,14 +36,23 @@ from winnow.models.weights import check_tensors
 from winnow.runtime.families import check_config
 
 log = logging.getLogger(__name__)
-Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
-Progress = Callable[[int], None]
 
 
-def load_gguf(path: Path, dtype: torch.dtype, *, dense: bool, progress: Progress = lambda values: None) -> Loaded:
+@dataclass(frozen=True)
+class FromFile:
+    """types: of the tensors in the GGUF file, by their names in the model. file_bytes: of that file."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    types: dict[str, str]
+    file_bytes: int
+
+
+def load_gguf(path: Path, dtype: torch.dtype, *, dense: bool, progress: Progress = silent) -> FromFile:
     """The model and tokenizer of a GGUF file, through the cache of converted files. dtype: of what is not packed.
 
-    dense: expand packed weights to floats. Raises ModelError, UnsupportedModelError: see `read_header`, `config_of`,
+    dense: expand packed weights to floats. progress: called while the file is converted, with the number of values just
+    converted and that of all. Raises ModelError, UnsupportedModelError: see `read_header`, `config_of`,
     `tokenizer_of` and `tensors_of`.
     """
     entry = entry_of(path)
@@ -59,11 +69,13 @@ def load_gguf(path: Path, dtype: torch.dtype, *, dense: bool, progress: Progress
         reason = error.strerror or error
         log.warning("%s cannot be kept converted (%s: %s), so every load converts it", path.name, entry.parent, reason)
         config, tokenizer, generation = parts
-        return _built(config, generation, tensors_of(read_header(path), config, progress), dtype, dense), tokenizer
+        tensors = tensors_of(read_header(path), config, progress)
+        model, types = _built(config, generation, tensors, dtype, dense)
+        return FromFile(model, tokenizer, types, path.stat().st_size)
     return load_directory(entry, dtype, dense=dense)
 
 
-def import_gguf(path: Path, directory: Path, progress: Progress = lambda values: None) -> None:
+def import_gguf(path: Path, directory: Path, progress: Progress = silent) -> None:
     """Convert a GGUF file into a directory that `load_directory` reads; it appears whole or not at all.
 
     Raises ModelError as `load_gguf`, and OSError where the directory cannot be written.
@@ -74,7 +86,7 @@ def import_gguf(path: Path, directory: Path, progress: Progress = lambda values:
     write_directory(directory, config, tokenizer, generation, tensors_of(header, config, progress), source)
 
 
-def load_directory(directory: Path, dtype: torch.dtype, *, dense: bool) -> Loaded:
+def load_directory(directory: Path, dtype: torch.dtype, *, dense: bool) -> FromFile:
     """What `import_gguf` wrote. Raises ModelError where it is damaged."""
     check_directory(directory)
     record, config = read_record(directory), read_config(directory, str(directory))
@@ -90,7 +102,8 @@ def load_directory(directory: Path, dtype: torch.dtype, *, dense: bool) -> Loade
         tokenizer("a")
     except Exception as error:  # a damaged file makes anything of transformers and tokenizers
         raise ModelError(f"{directory}: is damaged ({one_line(error)}); import the GGUF file again") from error
-    return _built(config, generation, held, dtype, dense), tokenizer
+    model, types = _built(config, generation, held, dtype, dense)
+    return FromFile(model, tokenizer, types, int(record["source"]["bytes"]))
 
 
 def _parts(header: Header) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase, GenerationConfig]:
@@ -107,10 +120,13 @@ def _built(
     tensors: Iterable[tuple[str, Held]],
     dtype: torch.dtype,
     dense: bool,
-) -> PreTrainedModel:
+) -> tuple[PreTrainedModel, dict[str, str]]:
+    """The model, and the types that its tensors have in the file."""
     with no_init_weights():
         model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    types: dict[str, str] = {}
     for name, held in tensors:
+        types[name] = held.type
         owner, _, last = name.rpartition(".")
         if isinstance(value := held.value, PackedWeight):
             if not dense:
@@ -125,4 +141,4 @@ def _built(
         else:
             model.lm_head.weight = embedding.weight
     model.generation_config = generation
-    return model.eval()
+    return model.eval(), types

@@ -1,0 +1,123 @@
+"""`winnow inspect-model`: what a model is, and how its weights are held."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from winnow.bench.evaluate import environment
+from winnow.cli import options
+from winnow.cli.inputs import load_model
+from winnow.cli.terminal import console, new_table, print_json, size
+from winnow.models.report import WeightsReport, weights_report
+from winnow.runtime.llm import LLM
+
+
+def inspect_model(
+    model: options.Model = None,
+    adapter: options.Adapter = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    threads: options.Threads = None,
+    weights: options.Weights = "auto",
+    as_json: options.Json = False,
+) -> None:
+    """Show what a model is, and how its weights are held: in which form, in how many bytes, by which kernel."""
+    llm = load_model(model, device, dtype, threads, None, adapter, weights)
+    report, facts, about = report_of(llm), facts_of(llm), environment(llm, options.named(model))
+    if as_json:
+        held = asdict(report) | {"bytes": report.bytes, "packed_bytes": report.packed_bytes}
+        print_json({"command": "inspect-model", **facts, "weights": held, **about})
+        return
+    console().print(_facts_table(facts, about))
+    console().print()
+    console().print(weights_table(report))
+
+
+def report_of(llm: LLM) -> WeightsReport:
+    return weights_report(llm.model, llm.file_types, llm.file_bytes)
+
+
+def facts_of(llm: LLM) -> dict[str, Any]:
+    """What the model is, and what its cache takes under full attention."""
+    shape, tokenizer = llm.decoder.shape, llm.tokenizer
+    windows = [window for window in shape.windows if window is not None]
+    per_token = shape.kv_heads * shape.unit_bytes
+    ends = sorted(llm.end_tokens())
+    names = [None] * len(ends) if tokenizer is None else tokenizer.convert_ids_to_tokens(ends)
+    return {
+        "layers": shape.layers,
+        "layers_with_window": len(windows),
+        "window": max(windows, default=None),
+        "q_heads": shape.q_heads,
+        "kv_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "hidden": shape.hidden,
+        "vocabulary": shape.vocab,
+        "positions": shape.max_positions,
+        "rope": llm.model.config.rope_parameters,
+        "end_tokens": [{"id": end, "token": name} for end, name in zip(ends, names, strict=True)],
+        "chat_template": bool(tokenizer is not None and tokenizer.chat_template),
+        "unit_bytes": shape.unit_bytes,
+        "bytes_per_1000_tokens": 1000 * per_token * (shape.layers - len(windows)),
+        "window_bytes": per_token * sum(window - 1 for window in windows),
+    }
+
+
+def weights_line(report: WeightsReport) -> str:
+    """`weights: 87.2 MiB packed 4 and 8 bit, 0.1 MiB floats; 87.4 MiB in the file`"""
+    floats = report.bytes - report.packed_bytes
+    bits = " and ".join(map(str, report.packed_bits))
+    parts = [f"{size(report.packed_bytes)} packed {bits} bit"] if bits else []
+    parts += [f"{size(floats)} floats"] if floats else []
+    file = "" if report.file_bytes is None else f"; {size(report.file_bytes)} in the file"
+    return f"weights: {', '.join(parts)}{file}"
+
+
+def weights_table(report: WeightsReport) -> Table:
+    """A row for all weights that are held alike."""
+    table = new_table(weights_line(report), _crossover(report))
+    for heading in ("weights", "in the file"):
+        table.add_column(heading)
+    for heading in ("tensors", "values", "size"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("computed by")
+    for row in report.rows:
+        counts = (f"{row.tensors:,}", f"{row.values:,}", size(row.bytes))
+        table.add_row(row.what, row.type or "-", *counts, row.kernel)
+    return table
+
+
+def _crossover(report: WeightsReport) -> str | None:
+    found = ", ".join(f"{rows} rows ({form})" for form, rows in report.crossover.items())
+    return f"multiplied packed, as measured here: up to {found}" if found else None
+
+
+def _facts_table(facts: dict[str, Any], about: dict[str, Any]) -> Table:
+    table = new_table(about["model"])
+    table.add_column("fact")
+    table.add_column("value", overflow="fold")
+    windows = facts["layers_with_window"]
+    shown = {
+        "architecture": f"{about['architecture']}, {about['dtype']}, on {about['device']}",
+        "layers": f"{facts['layers']}" + (f", {windows} with a window of {facts['window']:,}" if windows else ""),
+        "heads": f"{facts['q_heads']} query, {facts['kv_heads']} KV, of {facts['head_dim']}",
+        "width, vocabulary": f"{facts['hidden']:,}, {facts['vocabulary']:,}",
+        "positions": f"{facts['positions']:,}",
+        "rope": _flat(facts["rope"]),
+        "end tokens": ", ".join(f"{end['token']} ({end['id']})" for end in facts["end_tokens"]) or "none",
+        "chat template": "yes" if facts["chat_template"] else "no",
+        "a cache unit": f"{facts['unit_bytes']:,} bytes",
+        "cache per 1,000 tokens": size(facts["bytes_per_1000_tokens"])
+        + (f", and at most {size(facts['window_bytes'])} in windows" if windows else ""),
+    }
+    for name, value in shown.items():
+        table.add_row(name, value)
+    return table
+
+
+def _flat(value: Any) -> str:
+    """`a 1, b 2` of nested settings."""
+    if not isinstance(value, dict):
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return ", ".join(f"{key} {_flat(item)}" for key, item in value.items() if item is not None)
