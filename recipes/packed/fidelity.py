@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from transformers.utils import logging as transformers_logging
 
 from winnow import LLM, Plan
 from winnow.bench.__main__ import machine
+from winnow.bench.peers.compare import Workers
 from winnow.bench.peers.registry import parse_pythons, peer_arms, plan_arms
 from winnow.bench.peers.weights import weights_of
 from winnow.bench.revision import commit
-from winnow.cli.terminal import console, new_table
+from winnow.cli.terminal import Meter, console, new_table, say
 from winnow.errors import InputError, WinnowError
+from winnow.runtime.loading import gguf_file
 
 from .forced import Forced, Job, measure, over_all
 
@@ -53,23 +53,26 @@ def _measure(flags: argparse.Namespace) -> None:
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
     transformers_logging.disable_progress_bar()
+    reference, jobs = _jobs(parse_pythons(flags.peer_python), of_file=gguf_file(flags.model) is not None)
+    with Workers([job.arm for job in jobs if not job.fed], threads=torch.get_num_threads(), device="cpu"):
+        pass  # what is missing is said before any work
     llm = LLM(flags.model, dtype=DTYPE, device="cpu")
     texts = {kind: _ids(llm, Path(file), flags.tokens) for kind, file in map(_named, flags.text)}
-    reference, jobs = _jobs(parse_pythons(flags.peer_python), of_file=llm.source is not None)
     found: list[Forced] = []
     about = {"model": flags.model, "texts": flags.text, "reference": reference.label, "commit": commit()}
     about["machine"] = machine(torch.device("cpu"))
     with (
-        Progress(console=Console(stderr=True)) as progress,
-        weights_of(llm, [reference.arm, *(job.arm for job in jobs)], progress.console.print) as weights,
+        weights_of(llm, [reference.arm, *(job.arm for job in jobs)], say) as weights,
+        Meter("measuring", len(texts) * (1 + len(jobs))) as meter,
         tempfile.TemporaryDirectory(prefix="winnow-logits-") as scratch,
     ):
         del llm
-        task = progress.add_task("measuring", total=len(texts) * (1 + len(jobs)))
-        for each in measure(
-            weights, reference, jobs, texts, Path(scratch),
-            lambda what: progress.update(task, advance=1, description=what),
-        ):  # fmt: skip
+
+        def done(what: str) -> None:
+            meter.advance(1)
+            meter.note(what)
+
+        for each in measure(weights, reference, jobs, texts, Path(scratch), done):
             found.append(each)
             rows = [row.to_dict() for row in [*found, *over_all(found)]]
             flags.out.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n", encoding="utf-8")

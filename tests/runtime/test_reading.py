@@ -91,7 +91,7 @@ VARIANTS = {
     "fair": {"selector": "alpha_fair", "recent_mode": "anchored", "bootstrap": 12},
     "peaks": {"selector": "peaks", "publish_delay": 2, "pool": 3, "interval": 3, "bootstrap": 7},
     "groups": {"selector": "pooled", "pool": 3, "layer_groups": 2},
-    "sentences": {"selector": "persist", "trigger": "sentence", "interval": 9, "sink": 0},
+    "sentences": {"selector": "persist", "trigger": "sentence", "interval": 9, "min_gap": 1, "sink": 0},
 }
 
 
