@@ -23,6 +23,7 @@ from winnow.bench.peers.compare import Workers
 from winnow.bench.peers.registry import parse_pythons, peer_arms, plan_arms
 from winnow.bench.peers.weights import weights_of
 from winnow.bench.revision import commit
+from winnow.cli.inputs import read_text
 from winnow.cli.terminal import Meter, console, new_table, say
 from winnow.errors import InputError, WinnowError
 from winnow.runtime.loading import gguf_file
@@ -115,7 +116,7 @@ def _named(text: str) -> tuple[str, str]:
 
 def _ids(llm: LLM, file: Path, tokens: int) -> list[int]:
     assert llm.tokenizer is not None  # every GGUF file with a vocabulary has one
-    ids: list[int] = llm.tokenizer(file.read_text(encoding="utf-8"))["input_ids"]
+    ids: list[int] = llm.tokenizer(read_text(file))["input_ids"]
     if len(ids) < tokens:
         raise InputError(f"{file} has {len(ids):,} tokens, fewer than --tokens {tokens:,}")
     return ids[:tokens]
