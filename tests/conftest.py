@@ -1,6 +1,7 @@
 """Options and fixtures every test shares."""
 
 import random
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,6 +17,14 @@ def device(request: pytest.FixtureRequest) -> str:
     if name.startswith("cuda") and not torch.cuda.is_available():
         pytest.skip(f"--device {name} was asked for, but torch sees no GPU")
     return name
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Converted GGUF files go to a folder of this session, so a real one is converted once, and never to the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WINNOW_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -40,11 +40,12 @@ def write_gguf(
     path: Path,
     architecture: str = "llama",
     keys: dict[str, Any] | None = None,
-    tensors: dict[str, np.ndarray] | None = None,
+    tensors: dict[str, Any] | None = None,
 ) -> Path:
     """A file of `architecture`: LAYERS layers of which only the first norm is there, an embedding, a tokenizer.
 
-    keys: added to what a file has, or in its place; None takes a key away. tensors: added, float32 or float16.
+    keys: added to what a file has, or in its place; None takes a key away. tensors: added, float32 or float16, or
+    (as stored, type); None takes one away.
     """
     writer = GGUFWriter(path, architecture)
     for key, value in (architecture_keys(architecture) | tokenizer_keys() | (keys or {})).items():
@@ -53,7 +54,9 @@ def write_gguf(
     norms = {f"blk.{layer}.attn_norm.weight": np.ones(HIDDEN, np.float32) for layer in range(LAYERS)}
     embedding = {"token_embd.weight": np.zeros((len(TOKENS), HIDDEN), np.float32)}
     for name, values in (embedding | norms | (tensors or {})).items():
-        writer.add_tensor(name, values)
+        if values is not None:
+            data, type = values if isinstance(values, tuple) else (values, None)
+            writer.add_tensor(name, data, raw_dtype=type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

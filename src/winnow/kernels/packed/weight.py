@@ -76,9 +76,8 @@ class PackedWeight:
         groups = self.columns // self.group
         scales, minima, codes = self.parts()
         values = codes.float().unflatten(1, (groups, self.group)) * scales[..., None]
-        if self.minima:
-            values = values + minima[..., None]
-        return values.flatten(1)
+        # Without minima 0 is added, as the kernels do: a code of 0 times a negative scale is -0.
+        return (values + (minima[..., None] if self.minima else 0.0)).flatten(1)
 
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """Scales [rows, groups], minima [rows, groups or 0] float32, codes less their zero [rows, columns] int16."""

@@ -1,0 +1,266 @@
+"""Converted GGUF files: kept once, made again where damaged or outdated, and never half written."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as T
+from transformers import PreTrainedModel
+
+from gguf_files import TOKENS
+from gguf_models import write_model
+from models import stock_logits
+from winnow import LLM
+from winnow.models.gguf import cache, directory, load
+from winnow.models.gguf.load import import_gguf
+
+IDS = list(range(2, 30))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def file(tmp_path: Path, home: Path) -> Path:
+    return write_model(tmp_path / "m.gguf", "llama", lambda name: T.Q4_1).path
+
+
+@pytest.fixture
+def entry(file: Path) -> Path:
+    """The cached copy of `file`, just made."""
+    model_of(file)
+    [found] = cache.entries()
+    assert found.name == "m.gguf"
+    return found.path
+
+
+def model_of(path: Path) -> PreTrainedModel:
+    return LLM(path, device="cpu", dtype="float32").model
+
+
+def logits(path: Path) -> torch.Tensor:
+    return stock_logits(model_of(path), IDS)
+
+
+def no_conversion(*arguments: object) -> None:
+    raise AssertionError("converted once more")
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.startswith("winnow")]
+
+
+def test_the_second_load_does_not_convert(file: Path, entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "tensors_of", no_conversion)
+    monkeypatch.setattr(cache.hashlib, "file_digest", no_conversion)
+    first = logits(file)
+    moved = file.with_name("another-name.gguf")
+    file.rename(moved)
+    assert torch.equal(logits(moved), first)
+    assert len(cache.entries()) == 1
+
+
+FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "packed.json")
+
+
+@pytest.mark.parametrize("name", [*FILES, "model-00000.safetensors"])
+@pytest.mark.parametrize("how", ["cut", "flipped", "gone", "empty"])
+def test_a_damaged_entry_is_made_again(
+    name: str, how: str, file: Path, entry: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = logits(file)
+    damaged = entry / name
+    raw = damaged.read_bytes()
+    match how:
+        case "gone":
+            damaged.unlink()
+        case "flipped":  # where a header or a brace is
+            damaged.write_bytes(bytes(byte ^ 0x55 for byte in raw[:24]) + raw[24:])
+        case _:
+            damaged.write_bytes(raw[: len(raw) // 2 if how == "cut" else 0])
+    caplog.clear()
+    assert torch.equal(logits(file), wanted)
+    assert len(said := warnings_in(caplog)) == 1 and "\n" not in said[0], said
+    assert "m.gguf is damaged and is made again" in said[0]
+    assert damaged.read_bytes()[:24] == raw[:24]
+    caplog.clear()
+    model_of(file)
+    assert not warnings_in(caplog)
+
+
+@pytest.mark.parametrize(
+    "record",
+    ["[]", "{", "5", '{"format": 1}', '{"format": 1, "files": {}, "tensors": {}}', '{"format": 1, "files": [], "tensors": 7}'],
+)
+def test_a_broken_record_is_made_again(
+    record: str, file: Path, entry: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = logits(file)
+    (entry / "packed.json").write_text(record)
+    caplog.clear()
+    assert torch.equal(logits(file), wanted)
+    assert len(warnings_in(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("columns", 64), ("columns", 0), ("columns", "96"), ("kind", 7), ("kind", 2), ("minima", False)]
+)
+def test_a_record_that_contradicts_its_tensors_is_made_again(
+    key: str, value: object, file: Path, entry: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = logits(file)
+    record = json.loads((entry / "packed.json").read_text())
+    record["tensors"]["model.layers.0.mlp.up_proj.weight"][key] = value
+    (entry / "packed.json").write_text(json.dumps(record))
+    caplog.clear()
+    assert torch.equal(logits(file), wanted)
+    assert len(warnings_in(caplog)) == 1
+
+
+def test_a_tensor_that_the_record_drops_is_made_again(
+    file: Path, entry: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without its weights a layer would compute with whatever memory held."""
+    wanted = logits(file)
+    record = json.loads((entry / "packed.json").read_text())
+    del record["tensors"]["model.norm.weight"]
+    (entry / "packed.json").write_text(json.dumps(record))
+    caplog.clear()
+    assert torch.equal(logits(file), wanted)
+    assert len(warnings_in(caplog)) == 1
+
+
+def test_a_file_that_changed_is_converted_anew(file: Path, entry: Path) -> None:
+    before, status = logits(file), file.stat()
+    raw = bytearray(file.read_bytes())
+    raw[-5] ^= 0x11  # a code of the last tensor
+    file.write_bytes(raw)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert not torch.equal(logits(file), before)
+    assert len(cache.entries()) == 2
+
+
+def test_another_format_is_converted_anew(file: Path, entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cache, directory):
+        monkeypatch.setattr(module, "FORMAT", directory.FORMAT + 1)
+    model_of(file)
+    assert {path.name[-2:] for path in (cache.cache_home() / "gguf").iterdir()} == {"-1", "-2"}
+    assert sorted(each.name for each in cache.entries()) == ["damaged or unfinished", "m.gguf"]
+
+
+def test_two_processes_at_once(file: Path, home: Path) -> None:
+    code = "import sys; from winnow import LLM; print(LLM(sys.argv[1], device='cpu', dtype='float32').logits([5, 6]).sum())"
+    command = [sys.executable, "-c", code, str(file)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0]
+    assert len(list((home / "gguf").iterdir())) == len(cache.entries()) == 1
+    assert len(list((home / "paths").iterdir())) == 1
+
+
+def test_the_slower_of_two_takes_the_faster_ones_work(
+    file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process finishes the same entry while this one writes its own."""
+    write = load.write_directory
+
+    def beaten(place: Path, *arguments: object) -> None:
+        write(place, *arguments)
+        arguments = (*arguments[:3], load.tensors_of(load.read_header(file), arguments[0]), arguments[4])
+        write(place, *arguments)
+
+    monkeypatch.setattr(load, "write_directory", beaten)
+    model_of(file)
+    assert len(list((home / "gguf").iterdir())) == len(cache.entries()) == 1
+
+
+def test_a_full_disk(
+    file: Path, home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = logits(file)
+    shutil.rmtree(home)
+
+    def full(*arguments: object, **settings: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for where, name in ((directory, "save_file"), (directory.os, "rename"), (directory.tempfile, "mkdtemp")):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, full)
+            caplog.clear()
+            assert torch.equal(logits(file), wanted)
+        [said] = warnings_in(caplog)
+        assert "No space left on device" in said
+        assert "converts it" in said
+        assert not list((home / "gguf").iterdir())
+
+
+def test_a_cache_that_cannot_be_a_folder(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = logits(file)
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "a file" / "cache"))
+    caplog.clear()
+    assert torch.equal(logits(file), wanted)
+    assert len(warnings_in(caplog)) == 1
+    assert cache.entries() == []
+    assert cache.clear() == 0
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "own"))
+    assert cache.cache_home() == tmp_path / "own"
+    monkeypatch.delenv("WINNOW_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.cache_home() == tmp_path / "xdg" / "winnow"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache.cache_home() == tmp_path / ".cache" / "winnow"
+
+
+def test_entries_and_clear(file: Path, entry: Path, tmp_path: Path, home: Path) -> None:
+    write_model(tmp_path / "a.gguf", "qwen3", lambda name: T.Q8_0)
+    model_of(tmp_path / "a.gguf")
+    found = cache.entries()
+    assert [each.name for each in found] == ["a.gguf", "m.gguf"]
+    assert [each.bytes for each in found] == [sum(f.stat().st_size for f in each.path.iterdir()) for each in found]
+    assert cache.clear() == sum(each.bytes for each in found)
+    assert cache.entries() == []
+    assert not any(home.rglob("*"))
+    assert cache.clear() == 0
+
+
+def test_an_imported_directory_is_the_file(file: Path, tmp_path: Path) -> None:
+    import_gguf(file, tmp_path / "imported")
+    assert torch.equal(logits(tmp_path / "imported"), logits(file))
+    llm, own = LLM(tmp_path / "imported", device="cpu"), LLM(file, device="cpu")
+    assert llm.tokenizer.encode("the 123") == own.tokenizer.encode("the 123")
+    assert llm.model.generation_config.eos_token_id == own.model.generation_config.eos_token_id
+    assert len(llm.tokenizer) == len(TOKENS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "imported", "m.gguf"]
+
+
+def test_importing_destroys_nothing(file: Path, tmp_path: Path) -> None:
+    place = tmp_path / "mine"
+    place.mkdir()
+    (place / "thesis.txt").write_text("years of work")
+    with pytest.raises(OSError):
+        import_gguf(file, place)
+    assert [path.name for path in place.iterdir()] == ["thesis.txt"]
+    shutil.rmtree(place)
+    place.write_text("a file")
+    with pytest.raises(OSError):
+        import_gguf(file, place)
+    assert place.read_text() == "a file"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "mine"] or "cache" in os.listdir(tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
