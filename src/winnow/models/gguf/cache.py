@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ def _note(path: Path, record: dict[str, Any]) -> None:
         unfinished.write_text(json.dumps(record), encoding="utf-8")
         unfinished.replace(path)
     except OSError:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
 
 
 @dataclass(frozen=True)

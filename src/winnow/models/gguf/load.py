@@ -55,6 +55,7 @@ def load_gguf(path: Path, dtype: torch.dtype, *, dense: bool, progress: Progress
     converted and that of all. Raises ModelError, UnsupportedModelError: see `read_header`, `config_of`,
     `tokenizer_of` and `tensors_of`.
     """
+    header = read_header(path)  # before the file is hashed: it may be none, or never end
     entry = entry_of(path)
     if entry.is_dir():
         try:
@@ -62,14 +63,14 @@ def load_gguf(path: Path, dtype: torch.dtype, *, dense: bool, progress: Progress
         except ModelError as error:
             log.warning("the converted copy of %s is damaged and is made again: %s", path.name, error)
             shutil.rmtree(entry, ignore_errors=True)
-    parts = _parts(read_header(path))
+    parts = _parts(header)
     try:
         import_gguf(path, entry, progress)
     except OSError as error:
         reason = error.strerror or error
         log.warning("%s cannot be kept converted (%s: %s), so every load converts it", path.name, entry.parent, reason)
         config, tokenizer, generation = parts
-        tensors = tensors_of(read_header(path), config, progress)
+        tensors = tensors_of(header, config, progress)
         model, types = _built(config, generation, tensors, dtype, dense)
         return FromFile(model, tokenizer, types, path.stat().st_size)
     return load_directory(entry, dtype, dense=dense)
