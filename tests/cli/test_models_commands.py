@@ -1,0 +1,212 @@
+"""`import`, `cache` and `inspect-model` over a small GGUF file."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter, quantize
+
+from gguf_files import HEADS, HIDDEN, KV_HEADS, LAYERS, TOKENS, add_key, architecture_keys, tokenizer_keys
+from tiny import tiny_model
+from winnow import LLM
+from winnow.cli import terminal
+from winnow.models.packed import quantize_model
+from winnow.models.report import weights_report
+
+WIDTH = 64  # a multiple of a block of 32, as the FFN of write_gguf is not
+Q4_1, Q8_0 = GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The user's cache folder."""
+    monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A Llama with tied embeddings: Q8_0 and, but for its values, which are as they are, Q4_1."""
+    rng = np.random.default_rng(0)
+    writer = GGUFWriter(tmp_path / "small.gguf", "llama")
+    for key, value in (architecture_keys("llama") | tokenizer_keys()).items():
+        add_key(writer, key, WIDTH if key == "llama.feed_forward_length" else value)
+    writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
+    embedding = rng.normal(size=(len(TOKENS), HIDDEN)).astype(np.float32)
+    writer.add_tensor("token_embd.weight", quantize(embedding, Q8_0), raw_dtype=Q8_0)
+    small = HIDDEN // HEADS * KV_HEADS
+    shapes = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (small, HIDDEN), "attn_v": (small, HIDDEN)}
+    shapes |= {"attn_output": (HIDDEN, HIDDEN)}
+    shapes |= {"ffn_gate": (WIDTH, HIDDEN), "ffn_up": (WIDTH, HIDDEN), "ffn_down": (HIDDEN, WIDTH)}
+    for layer in range(LAYERS):
+        for name in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(HIDDEN, np.float32))
+        for name, shape in shapes.items():
+            values = 0.1 * rng.normal(size=shape).astype(np.float32)
+            stored = {"data": values.astype(np.float16)}
+            if name != "attn_v":
+                stored = {"data": quantize(values.astype(np.float32), Q4_1), "raw_dtype": Q4_1}
+            writer.add_tensor(f"blk.{layer}.{name}.weight", stored["data"], raw_dtype=stored.get("raw_dtype"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return tmp_path / "small.gguf"
+
+
+def test_an_imported_directory_is_the_model_of_the_file(winnow, file, folder, tmp_path):
+    done = winnow("import", file, tmp_path / "made")
+    assert done.code == 0
+    assert str(tmp_path / "made") in done.out
+    assert not (folder / "gguf").exists()
+    ids = [5, 6, 7, 8]
+    torch.testing.assert_close(LLM(tmp_path / "made").logits(ids), LLM(file).logits(ids), rtol=0, atol=0)
+
+
+def test_import_takes_an_empty_directory(winnow, file, tmp_path):
+    (tmp_path / "made").mkdir()
+    assert winnow("import", file, tmp_path / "made").code == 0
+    assert (tmp_path / "made" / "packed.json").is_file()
+
+
+def test_import_refuses_before_it_works(winnow, file, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(file.read_bytes()[:-100])
+    for arguments, why in [
+        ((file, tmp_path / "full"), "not empty"),
+        ((file, file), "no directory"),
+        ((file, file / "below"), "cannot write"),
+        ((tmp_path / "full", tmp_path / "made"), "not a .gguf file"),
+        ((tmp_path / "none.gguf", tmp_path / "made"), "cannot be read"),
+        ((cut, tmp_path / "made"), "the file at"),
+    ]:
+        done = winnow("import", *arguments)
+        assert done.code == 2
+        assert why in done.err, done.err
+        assert done.err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.gguf", "full", "small.gguf"]
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_import_into_a_folder_that_cannot_be_written(winnow, file, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    done = winnow("import", file, tmp_path / "closed" / "made")
+    assert done.code == 2
+    assert "cannot write" in done.err
+
+
+def test_the_cache_lists_what_was_converted_and_forgets_it(winnow, file, folder):
+    assert "no converted files" in winnow("cache", "list").out
+    LLM(file)
+    (found,) = winnow("cache", "list", "--json").json["entries"]
+    entry = folder / found["path"]
+    assert found["name"] == "small.gguf"
+    assert found["bytes"] == sum(path.stat().st_size for path in entry.iterdir())
+    shown = winnow("cache", "list").out
+    assert found["path"] in shown
+    assert "KiB" in shown
+    done = winnow("cache", "clear")
+    assert done.out == f"freed {terminal.size(found['bytes'])} in {folder}\n"
+    assert not entry.exists()
+    assert winnow("cache", "list", "--json").json["entries"] == []
+
+
+def test_what_is_left_of_a_damaged_entry_is_listed_too(winnow, file, folder):
+    LLM(file)
+    (entry,) = (folder / "gguf").iterdir()
+    (entry / "packed.json").write_text("{")
+    (found,) = winnow("cache", "list", "--json").json["entries"]
+    assert found["name"] == "damaged or unfinished"
+
+
+def test_conversion_is_announced_once_where_it_takes_time(winnow, file, monkeypatch):
+    monkeypatch.setattr(terminal, "NOTICED_S", 0.0)
+    asked = ("run", "the", "--model", file, "--max-tokens", "1")
+    assert winnow(*asked).err.count("converting small.gguf") == 1
+    assert "converting" not in winnow(*asked).err
+
+
+def test_short_conversions_and_library_users_see_nothing(file, monkeypatch, capsys):
+    with terminal.converting("small.gguf") as progress:
+        progress(1, 2)
+    monkeypatch.setattr(terminal, "NOTICED_S", 0.0)
+    LLM(file)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_reaches_the_total(file):
+    calls: list[tuple[int, int]] = []
+    LLM(file, progress=lambda *call: calls.append(call))
+    assert {total for _, total in calls} == {sum(values for values, _ in calls)}
+    again: list[tuple[int, int]] = []
+    LLM(file, progress=lambda *call: again.append(call))
+    assert again == []
+
+
+def test_inspect_model_counts_every_weight_once(winnow, file):
+    found = winnow("inspect-model", "--model", file, "--json").json
+    rows = {row["what"].split(",")[0]: row for row in found["weights"]["rows"] if row["bits"]}
+    assert rows["embedding and head"]["type"] == "Q8_0"
+    assert rows["embedding and head"]["tensors"] == 1
+    assert rows["embedding and head"]["values"] == len(TOKENS) * HIDDEN
+    assert rows["linear"]["type"] == "Q4_1"
+    assert rows["linear"]["tensors"] == 6 * LAYERS
+    assert rows["linear"]["bytes"] == rows["linear"]["values"] // 32 * 20  # a block of Q4_1
+    (dense,) = (row for row in found["weights"]["rows"] if row["what"] == "linear, bfloat16")
+    assert (dense["type"], dense["tensors"]) == ("F16", LAYERS)
+    (norms,) = (row for row in found["weights"]["rows"] if row["what"].startswith("norms"))
+    assert (norms["type"], norms["tensors"], norms["bytes"]) == ("F32", 2 * LAYERS + 1, 2 * HIDDEN * (2 * LAYERS + 1))
+    assert found["weights"]["file_bytes"] == file.stat().st_size
+    assert found["weights"]["bytes"] == sum(row["bytes"] for row in found["weights"]["rows"])
+    assert found["weights"]["packed_bytes"] == sum(row["bytes"] for row in rows.values())
+    assert found["end_tokens"] == [{"id": 1, "token": "</s>"}]
+    assert found["unit_bytes"] == 2 * 2 * HIDDEN // HEADS
+    assert found["bytes_per_1000_tokens"] == 1000 * LAYERS * KV_HEADS * found["unit_bytes"]
+    assert not found["chat_template"]
+
+
+def test_inspect_model_shows_the_same_for_the_imported_directory(winnow, file, tmp_path):
+    winnow("import", file, tmp_path / "made")
+    of_file, of_directory = (
+        winnow("inspect-model", "--model", model, "--json").json["weights"] for model in (file, tmp_path / "made")
+    )
+    assert of_file == of_directory
+
+
+def test_inspect_model_as_tables(winnow, file, tiny):
+    shown = winnow("inspect-model", "--model", file).out
+    for text in ("linear, 4 bit, groups of 32, minima", "Q4_1", "multiplied packed", "</s> (1)", "in the file"):
+        assert text in shown
+    dense = winnow("inspect-model", "--model", file, "--weights", "dense").out
+    assert "bit, groups" not in dense
+    assert "Q4_1" in dense
+    assert "F32" in winnow("inspect-model", "--model", tiny).out
+
+
+def test_run_says_how_weights_are_held(winnow, file):
+    asked = ("run", "the", "--model", file, "--max-tokens", "1")
+    assert "weights: " not in winnow(*asked).err
+    line = winnow(*asked, "--stats").err.splitlines()[-1]
+    assert line.startswith("weights: ")
+    assert "packed 4 and 8 bit" in line
+
+
+def test_the_report_of_a_loaded_model():
+    model = tiny_model()
+    report = weights_report(model)
+    assert report.bytes == sum(parameter.nbytes for parameter in model.parameters())
+    assert (report.packed_bytes, report.packed_bits, report.file_bytes) == (0, (), None)
+    quantize_model(model)
+    rounded = weights_report(model)
+    assert rounded.packed_bits == (4, 8)
+    assert sum(row.values for row in rounded.rows) == sum(row.values for row in report.rows)
+
+
+def test_sizes():
+    assert [terminal.size(count) for count in (0, 1023, 1024, 3 * 2**20, 5 * 2**40)] == [
+        *("0 bytes", "1023 bytes", "1.0 KiB", "3.0 MiB", "5,120.0 GiB")
+    ]
