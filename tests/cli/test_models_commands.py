@@ -1,6 +1,8 @@
 """`import`, `cache` and `inspect-model` over a small GGUF file."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -87,8 +89,23 @@ def test_import_refuses_before_it_works(winnow, file, tmp_path):
         assert done.code == 2
         assert why in done.err, done.err
         assert done.err.count("\n") == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.gguf", "full", "small.gguf"]
+    left = {path.name for path in tmp_path.iterdir()} - {"cache"}
+    assert left == {"cut.gguf", "full", "small.gguf"}
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+
+def test_import_onto_a_full_disk_is_one_line_and_leaves_nothing(file, tmp_path):
+    code = f"""
+import resource, sys
+from winnow.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+main(["import", {str(file)!r}, {str(tmp_path / "made" / "here")!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot write")
+    assert done.stderr.count("\n") == 1
+    assert list((tmp_path / "made").iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -204,6 +221,11 @@ def test_the_report_of_a_loaded_model():
     rounded = weights_report(model)
     assert rounded.packed_bits == (4, 8)
     assert sum(row.values for row in rounded.rows) == sum(row.values for row in report.rows)
+
+
+def test_winnow_imports_gguf_only_for_gguf_files():
+    code = "import sys, winnow; sys.exit('gguf' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_sizes():
