@@ -115,7 +115,8 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _ids(llm: LLM, file: Path, tokens: int) -> list[int]:
-    assert llm.tokenizer is not None  # every GGUF file with a vocabulary has one
+    if llm.tokenizer is None:
+        raise InputError("the model has no tokenizer, so it cannot read --text")
     ids: list[int] = llm.tokenizer(read_text(file))["input_ids"]
     if len(ids) < tokens:
         raise InputError(f"{file} has {len(ids):,} tokens, fewer than --tokens {tokens:,}")
