@@ -78,7 +78,7 @@ def test_import_refuses_before_it_works(winnow, file, tmp_path):
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(file.read_bytes()[:-100])
     for arguments, why in [
-        ((file, tmp_path / "full"), "not empty"),
+        ((file, tmp_path / "full"), "is not empty; give a new"),
         ((file, file), "no directory"),
         ((file, file / "below"), "cannot write"),
         ((tmp_path / "full", tmp_path / "made"), "not a .gguf file"),
