@@ -12,6 +12,7 @@ from winnow.runtime.decoder import Decoder
 LOGIT_ROWS = 64  # logits of so many tokens at a time: a row is the whole vocabulary
 
 
+@torch.inference_mode()
 def surprisal_of(decoder: Decoder, hidden: Tensor, tokens: Tensor) -> Tensor:
     """-ln P(token | row), [rows] float32. hidden: [rows, hidden] after the last layer; tokens: [rows] ids."""
     with decoder.driving():

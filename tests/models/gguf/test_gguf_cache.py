@@ -62,7 +62,6 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_the_second_load_does_not_convert(file: Path, entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "tensors_of", no_conversion)
-    monkeypatch.setattr(cache.hashlib, "file_digest", no_conversion)
     first = logits(file)
     moved = file.with_name("another-name.gguf")
     file.rename(moved)

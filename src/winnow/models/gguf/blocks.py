@@ -4,6 +4,7 @@ What a block's codes stand for is gguf's to say: its `dequantize` gives the valu
 the same blocks with every code overwritten by the one that stands for 1, or for 0. The codes follow from the three.
 """
 
+import functools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,6 +51,16 @@ PACKABLE: dict[GGMLQuantizationType, Kind] = {
 }
 
 
+@functools.cache
+def readable(type: GGMLQuantizationType) -> bool:
+    """Whether gguf can say what a tensor of this type stands for."""
+    try:
+        dequantize(np.zeros((1, GGML_QUANT_SIZES[type][1]), np.uint8), type)
+    except NotImplementedError:
+        return False
+    return True
+
+
 def packed_tensor(raw: NDArray[np.uint8], type: GGMLQuantizationType) -> PackedWeight | None:
     """A stored tensor [rows, bytes] as a packed weight; None where its type or its scales have no packed form."""
     if (kind := PACKABLE.get(type)) is None:
@@ -67,10 +78,8 @@ def dense_tensor(raw: NDArray[np.uint8], type: GGMLQuantizationType) -> torch.Te
     """A stored tensor [..., bytes] as floats: as stored, or bfloat16 for quantised types without a packed form."""
     if type == _T.BF16:
         return torch.from_numpy(raw.copy()).view(torch.bfloat16)
-    if type in (_T.F32, _T.F16, _T.F64):
-        return torch.from_numpy(raw.copy()).view(
-            {_T.F32: torch.float32, _T.F16: torch.float16}.get(type, torch.float64)
-        )
+    if type in (_T.F32, _T.F16):
+        return torch.from_numpy(raw.copy()).view(torch.float32 if type == _T.F32 else torch.float16)
     return torch.from_numpy(dequantize(raw, type)).bfloat16()
 
 

@@ -1,5 +1,6 @@
 """The tensors of a GGUF file under their names in a Hugging Face model, quantised ones packed."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
@@ -14,13 +15,14 @@ from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorPr
 
 from winnow.errors import ModelError, UnsupportedModelError
 from winnow.kernels.packed import PackedWeight
-from winnow.models.gguf.blocks import PACKABLE, dense_tensor, packed_tensor
+from winnow.models.gguf.blocks import PACKABLE, dense_tensor, packed_tensor, readable
 from winnow.models.gguf.header import Header, TensorInfo, raw
 from winnow.models.packed import packable
 
 Progress = Callable[[int, int], None]
 # Tensors that are no weights: what they say of the rotation, the configuration has taken.
 ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+EXPERTS = re.compile(r"_exps\.(weight|bias)$")  # two of these share a place in the model, of another shape
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def _held(
     if fits and (packed := packed_tensor(stored, info.type)) is not None:
         moved = processor.process(packed.data.numpy(), info.name).weights  # it moves rows, whatever they hold
         return Held(replace(packed, data=torch.from_numpy(np.ascontiguousarray(moved))), info.type.name)
-    values = dequantize(np.asarray(stored), info.type)
+    with np.errstate(all="ignore"):  # of scales that are NaN or infinite
+        values = dequantize(np.asarray(stored), info.type)
     if not np.isfinite(values).all():
         raise ModelError(f"{header.path.name}: the tensor {info.name} holds NaN or infinity; download the file again")
     done = processor.process(values, info.name, tensor_key_mapping=names, parsed_parameters=merged)
@@ -98,7 +101,12 @@ def _check_names(header: Header, skeleton: PreTrainedModel, names: dict[str, str
         )
     for name in here:
         wanted, found = places.get(names[name]), header.tensors[name].shape
-        if wanted is not None and len(wanted) == len(found) and tuple(wanted) != found:
+        if not readable(header.tensors[name].type):
+            raise UnsupportedModelError(
+                f"{header.path.name}: the tensor {name} is of the type {header.tensors[name].type.name}, which gguf "
+                "cannot turn into floats; get the file in another quantisation"
+            )
+        if wanted is not None and tuple(wanted) != found and not EXPERTS.search(name):
             raise ModelError(
                 f"{header.path.name}: the tensor {name} has the shape {list(found)} where the configuration says "
                 f"{list(wanted)}; download it again"

@@ -1,0 +1,32 @@
+"""Every policy over packed weights is the same policy over the floats that they stand for."""
+
+import pytest
+import torch
+
+from models import small_model
+from packed_models import expanded
+from winnow import LLM, Plan
+from winnow.models.packed import is_packed
+from winnow.policies.registry import POLICIES
+from winnow.runtime.heads import HeadsConfig, RetainingHeads
+
+PROMPT = 31
+PLANS = {name: Plan(**{policy.verb: policy(**policy.trial)}) for name, policy in POLICIES.items()}
+
+
+@pytest.fixture(scope="module", params=["llama", "phi3", "gemma2", "gpt_oss"])
+def both(request: pytest.FixtureRequest) -> tuple[LLM, LLM]:
+    packed = LLM(small_model(request.param), weights="int4", prefill_chunk=10)
+    dense = LLM(expanded(packed.model, small_model(request.param)), prefill_chunk=10)
+    assert is_packed(packed.model)
+    config = HeadsConfig.of(dense.model, dense.decoder.shape, width=8)
+    for llm in (packed, dense):
+        llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
+    return packed, dense
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_the_same(name: str, both: tuple[LLM, LLM], text: list[int]) -> None:
+    packed, dense = (llm.logits(text, decode_from=PROMPT, plan=PLANS[name]) for llm in both)
+    assert not packed.isnan().any()
+    torch.testing.assert_close(packed, dense, rtol=0, atol=1e-4)

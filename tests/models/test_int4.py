@@ -1,0 +1,144 @@
+"""weights="int4", "packed" and "dense" of models and files, adapters beside packed weights, and what is refused."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as T
+from peft import LoraConfig, get_peft_model
+from transformers import PreTrainedModel
+
+from gguf_models import SMALL, write_model
+from models import small_model, stock_logits
+from packed_models import expanded
+from winnow import LLM
+from winnow.errors import InputError, ModelError
+from winnow.models.packed import is_packed, packed_modules
+from winnow.runtime.adapters import fingerprint
+
+IDS = list(range(3, 40))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("file") / "m.gguf", "llama", lambda name: T.Q4_1, shape=SMALL).path
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "cohere2", "phi3", "qwen3_moe"])
+def test_a_loaded_model_is_rounded_in_a_copy(name: str) -> None:
+    model = small_model(name)
+    names, before = [n for n, _ in model.named_modules()], stock_logits(model, IDS)
+    llm = LLM(model, weights="int4")
+    assert is_packed(llm.model)
+    assert not is_packed(model)
+    assert [n for n, _ in model.named_modules()] == names
+    assert torch.equal(stock_logits(model, IDS), before)
+    assert llm.dense() is model
+    stands_for = expanded(llm.model, small_model(name))
+    wanted = stock_logits(stands_for, IDS)
+    assert (wanted - before).abs().max() > 1e-3
+    for got in (llm.logits(IDS), stock_logits(llm.model, IDS)):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
+    assert fingerprint(llm.model) == fingerprint(stands_for)
+
+
+def test_a_directory_is_rounded(tmp_path: Path) -> None:
+    small_model("llama").save_pretrained(tmp_path)
+    llm = LLM(tmp_path, device="cpu", weights="int4")
+    kinds = {name: module.packed.bits for name, module in packed_modules(llm.model)}
+    assert {name for name, bits in kinds.items() if bits == 8} == {"model.embed_tokens", "lm_head"}
+    torch.testing.assert_close(
+        llm.logits(IDS), LLM(small_model("llama"), weights="int4").logits(IDS), rtol=0, atol=1e-5
+    )
+    torch.testing.assert_close(stock_logits(llm.dense(), IDS), stock_logits(small_model("llama"), IDS))
+    with pytest.raises(ModelError, match="holds no quantised weights to keep packed; weights='int4'"):
+        LLM(tmp_path, device="cpu", weights="packed")
+
+
+def test_what_cannot_be(file: Path) -> None:
+    with pytest.raises(ModelError, match="quantised already"):
+        LLM(file, device="cpu", weights="int4")
+    packed = LLM(file, device="cpu").model
+    with pytest.raises(ModelError, match="quantised already"):
+        LLM(packed, weights="int4")
+    with pytest.raises(ModelError, match="holds no quantised weights"):
+        LLM(small_model("llama"), weights="packed")
+    with pytest.raises(InputError, match="weights='int3' is unknown"):
+        LLM(file, weights="int3")  # type: ignore[arg-type]
+    assert is_packed(LLM(packed, weights="packed").model)
+
+
+def test_dense_of_a_file_trains_and_has_the_same_fingerprint(file: Path) -> None:
+    packed, dense = LLM(file, device="cpu"), LLM(file, device="cpu", weights="dense")
+    assert not is_packed(dense.model)
+    assert all(parameter.requires_grad for parameter in dense.model.parameters())
+    assert fingerprint(packed.model) == fingerprint(dense.model) == fingerprint(packed.dense())
+    assert not is_packed(packed.dense())
+
+
+def test_gradients_are_refused(file: Path) -> None:
+    model = LLM(file, device="cpu", dtype="float32").model
+    hidden = torch.zeros(1, 3, model.config.hidden_size, requires_grad=True)
+    with pytest.raises(ModelError, match="no gradients; load the model with weights='dense'"):
+        model(inputs_embeds=hidden)
+
+
+def save_adapter(model: PreTrainedModel, directory: Path, **settings: Any) -> PreTrainedModel:
+    """Save a random adapter as peft does; returns the model with it merged."""
+    config = LoraConfig(**{"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "v_proj", "down_proj"]} | settings)
+    adapted = get_peft_model(model, config)
+    source = torch.Generator().manual_seed(5)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            parameter.data = 0.1 * torch.randn(parameter.shape, generator=source)
+    adapted.save_pretrained(directory)
+    return adapted.merge_and_unload()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"use_rslora": True},
+        {"alpha_pattern": {"v_proj": 40}, "rank_pattern": {"down_proj": 7}},
+        {"use_rslora": True, "alpha_pattern": {r"layers\.1\..*q_proj": 3}},
+        {"target_modules": "all-linear"},
+        {"layers_to_transform": [1]},
+    ],
+    ids=str,
+)
+def test_an_adapter_beside_packed_weights_is_the_merged_one(settings: dict[str, Any], tmp_path: Path) -> None:
+    packed = LLM(small_model("llama"), weights="int4")
+    merged = save_adapter(expanded(packed.model, small_model("llama")), tmp_path, **settings)
+    llm = LLM(small_model("llama"), weights="int4", adapter=tmp_path)
+    wanted = stock_logits(merged, IDS)
+    assert (wanted - packed.logits(IDS)).abs().max() > 1e-2
+    for got in (llm.logits(IDS), stock_logits(llm.model, IDS)):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"use_dora": True}, "sets use_dora"),
+        ({"lora_bias": True}, "sets lora_bias"),
+        ({"bias": "lora_only"}, "bias"),
+        ({"modules_to_save": ["lm_head"]}, "sets modules_to_save"),
+        ({"target_modules": ["embed_tokens"]}, "embed_tokens"),
+        ({"trainable_token_indices": [1, 2]}, "trainable_token_indices"),
+    ],
+    ids=str,
+)
+def test_other_adapters_are_refused(settings: dict[str, Any], why: str, tmp_path: Path) -> None:
+    save_adapter(small_model("qwen2"), tmp_path, **{"target_modules": ["q_proj"]} | settings)
+    with pytest.raises(ModelError, match=rf"{why}.*weights='dense'") as refused:
+        LLM(small_model("qwen2"), weights="int4", adapter=tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_adapter_of_another_shape_is_refused(tmp_path: Path) -> None:
+    save_adapter(small_model("mistral"), tmp_path)
+    with pytest.raises(ModelError, match=re.escape("do not fit a layer of [64, 64]")):
+        LLM(small_model("llama"), weights="int4", adapter=tmp_path)
