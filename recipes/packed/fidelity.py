@@ -23,10 +23,9 @@ from winnow.bench.peers.compare import Workers
 from winnow.bench.peers.registry import parse_pythons, peer_arms, plan_arms
 from winnow.bench.peers.weights import weights_of
 from winnow.bench.revision import commit
-from winnow.cli.inputs import read_text
 from winnow.cli.terminal import Meter, console, new_table, say
 from winnow.errors import InputError, WinnowError
-from winnow.runtime.loading import gguf_file
+from winnow.reading import read_text
 
 from .forced import Forced, Job, measure, over_all
 
@@ -54,11 +53,11 @@ def _measure(flags: argparse.Namespace) -> None:
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
     transformers_logging.disable_progress_bar()
-    reference, jobs = _jobs(parse_pythons(flags.peer_python), of_file=gguf_file(flags.model) is not None)
-    with Workers([job.arm for job in jobs if not job.fed], threads=torch.get_num_threads(), device="cpu"):
-        pass  # what is missing is said before any work
     llm = LLM(flags.model, dtype=DTYPE, device="cpu")
     texts = {kind: _ids(llm, Path(file), flags.tokens) for kind, file in map(_named, flags.text)}
+    reference, jobs = _jobs(parse_pythons(flags.peer_python), of_file=llm.source is not None)
+    with Workers([job.arm for job in jobs if not job.fed], threads=torch.get_num_threads(), device="cpu"):
+        pass  # what is missing is said before any work
     found: list[Forced] = []
     about = {"model": flags.model, "texts": flags.text, "reference": reference.label, "commit": commit()}
     about["machine"] = machine(torch.device("cpu"))

@@ -90,7 +90,7 @@ def peers(
     _check_room(length + warmup + repeats + 2, llm.decoder.shape.max_positions)
     check_steps(llm, plans)
     found, others, layout = list[Turn](), typed.arms(llm), llm.decoder.shape
-    again = [arm for kind in also for arm in plan_arms(plans, CHUNK, kind)]
+    again = [arm for kind in also for arm in plan_arms(plans, CHUNK, kind, f", {kind}")]
     arms = [*plan_arms(plans, CHUNK), *again, *others]
     with weights_of(llm, arms, say) as files, Meter("decoding", turns * len(arms)) as meter, interruptible():
         del llm  # one arm's weights and cache are in memory at a time

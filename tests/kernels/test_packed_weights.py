@@ -130,7 +130,7 @@ def test_the_crossover_is_one_of_the_candidates() -> None:
 CHECK = """
 import sys; sys.path.insert(0, {tests!r})
 import torch
-from kernels.test_packed import ALL, random_weight
+from kernels.test_packed_weights import ALL, random_weight
 from winnow.kernels.packed import expand, linear
 for kind, minima in ALL:
     weight, values = random_weight(kind, minima, 33, 576)
