@@ -15,7 +15,9 @@ from models import small_model, stock_logits
 from packed_models import expanded
 from winnow import LLM
 from winnow.errors import InputError, ModelError
+from winnow.learn.sft import train_speed
 from winnow.models.packed import is_packed, packed_modules
+from winnow.policies.compute.speed import Speed
 from winnow.runtime.adapters import fingerprint
 
 IDS = list(range(3, 40))
@@ -83,6 +85,13 @@ def test_gradients_are_refused(file: Path) -> None:
     hidden = torch.zeros(1, 3, model.config.hidden_size, requires_grad=True)
     with pytest.raises(ModelError, match="no gradients; load the model with weights='dense'"):
         model(inputs_embeds=hidden)
+
+
+def test_training_is_refused_before_anything_is_read(file: Path, tmp_path: Path) -> None:
+    llm = LLM(file, device="cpu")
+    with pytest.raises(ModelError, match="load the model with weights='dense' to train it"):
+        train_speed(llm.model, llm.tokenizer, tmp_path / "no data", tmp_path / "out", Speed(cutoff=1))
+    assert not (tmp_path / "out").exists()
 
 
 def save_adapter(model: PreTrainedModel, directory: Path, **settings: Any) -> PreTrainedModel:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from winnow.errors import InputError
+from winnow.errors import InputError, ModelError
 from winnow.learn.chat import Conversation, read_conversations
 from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoints
 from winnow.learn.packed import packed_forward
 from winnow.learn.recipe import ALL_LINEAR, Lora, Recipe
 from winnow.learn.rows import segments
 from winnow.learn.saving import Result, metadata, save, write_metadata
+from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.policies.compute.speed import Speed
 from winnow.runtime.adapters import base_name, fingerprint, need_train_extra
@@ -65,8 +66,11 @@ def train_speed(
         progress: called after every optimizer step.
     Raises:
         InputError: the data, the recipe or the output directory cannot be used, or the loss is no number any more.
-        PlanError: the policy does not fit the model. MissingExtraError: peft or accelerate is not installed.
+        ModelError: the weights are packed. PlanError: the policy does not fit the model. MissingExtraError: peft or
+            accelerate is not installed.
     """
+    if is_packed(model):
+        raise ModelError("packed weights have no gradients; load the model with weights='dense' to train it")
     need_train_extra()
     recipe = recipe or Recipe()
     decoder = Decoder(model)

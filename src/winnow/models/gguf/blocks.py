@@ -88,8 +88,8 @@ def _pack(raw: NDArray[np.uint8], type: GGMLQuantizationType, kind: Kind) -> Pac
     scales = _overwritten(raw, type, kind, kind.ones)
     minima = _overwritten(raw, type, kind, kind.zeros) if kind.zeros else None
     grouped = values.reshape(len(raw), -1, kind.group)
-    above = grouped if minima is None else grouped - minima[..., None]
     with np.errstate(all="ignore"):  # a group whose scale is 0 has no codes, one that is NaN is refused by `pack`
+        above = grouped if minima is None else grouped - minima[..., None]
         codes = np.nan_to_num(np.rint(above / scales[..., None]))
     least, most = (0, 15) if kind.bits == 4 else (-128, 127)
     signed = kind.bits == 4 and minima is None

