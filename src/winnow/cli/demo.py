@@ -17,11 +17,11 @@ from winnow.cli.terminal import Meter, interruptible, print_json, write_json
 from winnow.errors import InputError
 
 TITLE = "the preface of Shackleton's South"
-PLANS = (  # one that computes less, one that keeps less, one that reads less, and two at once
-    "lazyllm",
-    "snapkv(budget=1024)",
-    "slowfast(budget=512, recent=128)",
-    "lazyllm + slowfast(budget=512, recent=128)",
+PLANS = (  # one that computes less, one that keeps less, one that reads less, and two at once; chosen on other texts
+    "lazyllm(cumulative=[0.8, 0.6, 0.4])",
+    "snapkv(budget=2048)",
+    "slowfast(budget=1024, recent=256)",
+    "lazyllm(cumulative=[0.8, 0.6, 0.4]) + slowfast(budget=1024, recent=256)",
 )
 TOY_PLANS, TOY_LENGTH, TOY_EXAMPLES = ("streaming(sink=4, recent=1024)",), 4096, 5
 MISSING = (

@@ -14,8 +14,8 @@ from winnow.plan import Plan
 MIB = 2**20
 WIDTH = 118  # columns of the answers' table
 CAPTION = (
-    "times: medians; memory: units and all that a plan holds beside them, the most at once; x: of full attention's;\n"
-    "same: answers equal to full's; KL, top-1: of the next token, at every token of full's answers"
+    "times: medians; memory: units and all that a plan holds beside them, at the peak\n"
+    "x: of full's; same: answers equal to full's; KL, top-1: of the next token, along full's answers"
 )
 COLUMNS = ["right\nof {n}", "TTFT\ns", "TPOT\nms", "memory\nMiB", "same\nof {n}", "KL\nnats", "top-1\n%"]
 
@@ -40,7 +40,7 @@ def results_table(found: Sequence[Standing], model: str, title: str) -> Table:
     table = new_table(
         f"{model} on {title}: {full.questions} questions, {full.cost.length:,} prompt tokens each", CAPTION
     )
-    table.add_column("plan", overflow="fold", min_width=24)
+    table.add_column("plan", overflow="fold", min_width=40)
     for heading in COLUMNS:
         table.add_column(heading.format(n=full.questions), justify="right")
     for each in found:
@@ -73,7 +73,7 @@ def answers_table(asked: Sequence[Asked]) -> Table:
         table.add_row(Text(str(number), style="bold"), _joined(each.case.example.question, accepted))
         for plans, record in _alike(each.records):
             right = record.score == 1
-            mark, style = ("+", "green") if right else ("-", "red")
+            mark, style = ("✓", "green") if right else ("✗", "red")
             text = Text(" ".join(record.text.split()) or "(nothing)", style=style)
             table.add_row(Text(f"  {mark} {', '.join(plans)}", style=style), text)
     return table
