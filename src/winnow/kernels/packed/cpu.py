@@ -26,7 +26,13 @@ from winnow.kernels.simd import (
 
 OUT = 4 * WIDE * WIDE  # bytes of the products of a tile
 
-half_1, half_4, full_1, full_4 = (product_tile(rows, half) for half in (HAS_BF16_DOT, False) for rows in (1, WIDE))
+FOUR, EIGHT, ANY = (0, 1), (2, 3), (0, 1, 2, 3)  # kinds, by the bits of their codes
+
+# At one row a thread reads its weights as one stream, which the hardware fetches ahead best, or as two of 4 bits
+# since a second one hides the latency of sums.
+half_4_1, full_4_1 = (product_tile(1, 2, FOUR, half) for half in (HAS_BF16_DOT, False))
+half_8_1, full_8_1 = (product_tile(1, 1, EIGHT, half) for half in (HAS_BF16_DOT, False))
+half_many, full_many = (product_tile(WIDE, WIDE, ANY, half) for half in (HAS_BF16_DOT, False))
 
 
 @njit(cache=True, error_model="numpy")
@@ -77,22 +83,27 @@ def product_kernel(
             widen(x, rows * columns, halves, wide)
         source, stride = (x, 2 * columns) if dots else (wide, 4 * columns)
         first, last = outs * part // parts, outs * (part + 1) // parts
-        for start in range(first, last, WIDE):
-            o = max(0, min(start, last - WIDE))  # the last tile overlaps the one before
+        tall, wide = (1, 2 if kind < 2 else 1) if rows == 1 else (WIDE, WIDE)
+        for start in range(first, last, wide):
+            o = max(0, min(start, last - wide))  # the last tile overlaps the one before
             row = weight + o * row_bytes
             for r in range(0, rows, WIDE):
                 here, mine = source + r * stride, sums + 4 * r * padded
-                if rows == 1 and dots:
-                    half_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
+                if rows > 1 and dots:
+                    half_many(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
+                elif rows > 1:
+                    full_many(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
+                elif wide == 2 and dots:
+                    half_4_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
+                elif wide == 2:
+                    full_4_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
                 elif dots:
-                    half_4(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                elif rows == 1:
-                    full_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
+                    half_8_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
                 else:
-                    full_4(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                for i in range(min(WIDE, rows)):
-                    for j in range(WIDE):
-                        put(read_f32(out + 4 * (WIDE * i + j)), bias, y, o + j, (r + i) * outs + o + j, halves)
+                    full_8_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
+                for i in range(tall):
+                    for j in range(wide):
+                        put(read_f32(out + 4 * (wide * i + j)), bias, y, o + j, (r + i) * outs + o + j, halves)
 
 
 def scratch_bytes(rows: int, columns: int, group: int) -> int:

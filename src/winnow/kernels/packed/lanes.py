@@ -3,6 +3,7 @@
 A block is 32 codes: `lane i` stands for the codes 2i and 2i + 1 of it, as the bfloat16 dot product takes them.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from winnow.kernels.simd import (
     write,
 )
 
-WIDE = 4  # weight rows of a tile, which share the loads of x
+WIDE = 4  # weight rows of a tile, which share the loads of x, where there are several rows of that
 
 F16X16, I16X16, I16X32 = (ir.VectorType(ir.HalfType(), LANES), ir.VectorType(I16, LANES), ir.VectorType(I16, 32))
 I8X16, I8X32 = ir.VectorType(I8, LANES), ir.VectorType(I8, 32)
@@ -115,8 +116,8 @@ def spread_scales(builder: Any, scales: Any, group: int) -> Any:
     return builder.select(FIRST_HALF, first, second)
 
 
-def product_tile(rows: int, half: bool) -> Any:
-    """A function that stores the products of WIDE weight rows with `rows` rows of x, 1 or WIDE.
+def product_tile(rows: int, outs: int, kinds: Sequence[int], half: bool) -> Any:
+    """A function that stores the products of `outs` weight rows, of some `kinds`, with `rows` rows of x.
 
     (x, x_stride, weight, weight_stride, groups, kind, minima, sums, sums_stride, out): out[r, o] = x[r] . weight[o],
     contiguous float32. Strides in bytes. x: bfloat16 (`half`), or float32 with the even columns of each 32 before the
@@ -164,9 +165,9 @@ def product_tile(rows: int, half: bool) -> Any:
     ) -> None:  # fmt: skip
         x = [at(builder, x, x_stride, I64(r)) for r in range(rows)]
         sums = [at(builder, sums, sums_stride, I64(r)) for r in range(rows)]
-        weight = [at(builder, weight, weight_stride, I64(o)) for o in range(WIDE)]
+        weight = [at(builder, weight, weight_stride, I64(o)) for o in range(outs)]
         minima = builder.trunc(minima, ir.IntType(1))
-        for index in range(len(KINDS)):
+        for index in kinds:
             with builder.if_then(builder.icmp_signed("==", kind, I64(index))):
                 totals = [builder.load(total) for total in emit(builder, index, x, weight, groups, minima, sums)]
                 if len(totals) == LANES:
