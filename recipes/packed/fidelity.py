@@ -59,7 +59,14 @@ def _measure(flags: argparse.Namespace) -> None:
     with Workers([job.arm for job in jobs if not job.fed], threads=torch.get_num_threads(), device="cpu"):
         pass  # what is missing is said before any work
     found: list[Forced] = []
-    about = {"model": flags.model, "texts": flags.text, "reference": reference.label, "commit": commit()}
+    texts_named = {kind: Path(file).name for kind, file in map(_named, flags.text)}
+    about = {
+        "model": Path(flags.model).name,
+        "texts": texts_named,
+        "tokens": flags.tokens,
+        "reference": reference.label,
+        "commit": commit(),
+    }
     about["machine"] = machine(torch.device("cpu"))
     with (
         weights_of(llm, [reference.arm, *(job.arm for job in jobs)], say) as weights,

@@ -79,7 +79,7 @@ def file(
     for each in plans:
         each.validate(llm.decoder.shape)
     settings = {
-        "model": model, "text": text.name, "ids": hashlib.sha256(json.dumps(ids).encode()).hexdigest(),
+        "model": Path(model).name, "text": text.name, "ids": hashlib.sha256(json.dumps(ids).encode()).hexdigest(),
         "lengths": lengths, "steps": steps, "warmup": [WARMUP, WARMUP_STEPS], "dtype": dtype,
         "prefill_chunk": prefill_chunk, "threads": torch.get_num_threads(),
     }  # fmt: skip
