@@ -25,7 +25,8 @@ def converted(tmp_path_factory):
     model, place = tiny_model(), tmp_path_factory.mktemp("converted") / "model"
     assert quantize_model(model)
     held = [(name, Held(value, "Q4_0")) for name, value in named_weights(model)]
-    write_directory(place, model.config, byte_tokenizer(), GenerationConfig(eos_token_id=2), held, {"name": "x.gguf"})
+    source = {"name": "x.gguf", "sha256": "0" * 64, "bytes": 1}
+    write_directory(place, model.config, byte_tokenizer(), GenerationConfig(eos_token_id=2), held, source)
     return place
 
 
