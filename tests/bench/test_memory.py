@@ -1,8 +1,8 @@
 """What long prompts cost in memory: counted bytes equal their formulas, and every run is alone in its process."""
 
-from pathlib import gc
+import gc
+from pathlib import Path
 
-import Path
 import pytest
 import torch
 
