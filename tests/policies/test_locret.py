@@ -157,7 +157,7 @@ def test_scores_are_of_the_raw_projections_queries_keys_values(llm, ids):
 
     handles = [
         getattr(block.self_attn, name).register_forward_hook(catch(layer, name))
-        for layer, block in enumerate(llm.model.model.layers)
+        for layer, block in enumerate(llm.decoder.tree.model.layers)
         for name in ("q_proj", "k_proj", "v_proj")
     ]
     state = fresh(llm, locret(budget=12, chunk=7, stabilizers=4, local=4), ids)
@@ -223,7 +223,7 @@ def test_forks_are_independent(setting, at, llm, ids):
 
 ARRIVALS = {
     **SETTINGS,
-    "one eviction": {"budget": 9, "chunk": None, "stabilizers": 3, "local": 0},
+    "one eviction": {"budget": 9, "chunk": None, "local": 0},
     "compact for good": {"budget": 9, "chunk": 6, "stabilizers": 3, "local": 0, "decode_chunk": 1},
 }
 

@@ -213,7 +213,7 @@ def test_a_vocabulary_without_letters():
 
 def test_boundaries_of_the_bundled_model():
     """Whatever is an end decodes to one, and every such token of the vocabulary is known."""
-    _, tokenizer = load("needle", device=None, dtype=None)
+    tokenizer = load("needle", device=None, dtype=None).tokenizer
     found = boundaries_of(tokenizer)
     texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
     marks = {

@@ -226,7 +226,7 @@ def test_self_only_reads_the_anchors_and_itself(llm, text):
     )
     assert out.stats.units_read == 2 * sum(3 * (PROMPT + t) + 1 for t in range(1, 5))
     recorded = {}
-    attention = llm.model.model.layers[3].self_attn
+    attention = llm.decoder.tree.model.layers[3].self_attn
     hook = attention.register_forward_hook(
         lambda module, given, keywords, out: recorded.update(x=keywords["hidden_states"], out=out[0]), with_kwargs=True
     )
