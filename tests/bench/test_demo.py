@@ -2,7 +2,7 @@ import pytest
 
 from tiny import save_tiny_model
 from winnow import LLM
-from winnow.bench.demo import Question, demo, demo_cases, document, questions, standings
+from winnow.bench.demo import Question, _stands_in, demo, demo_cases, document, questions, standings
 from winnow.bench.fidelity import fidelity
 from winnow.errors import PlanError
 from winnow.tasks.metrics import normalise
@@ -101,3 +101,19 @@ def test_no_question_gives_its_answer_away():
     assert not any(
         normalise(accepted) in normalise(each.question) for each in questions() for accepted in each.accepted
     )
+
+
+@pytest.mark.parametrize(
+    ("accepted", "text", "right"),
+    [
+        ("1000", "a grant of £1000, which", True),
+        ("1000", "a grant of £10,000 to the", False),
+        ("1,000", "a grant of £1,000.", True),
+        ("1,000", "£1,000,000", False),
+        ("100", "1000 dogs", False),
+        ("Yelcho", "was the _yelcho_", True),
+        ("Plymouth", "from PLYMOUTH to", True),
+    ],
+)
+def test_an_accepted_answer_is_no_part_of_a_longer_number(accepted: str, text: str, right: bool) -> None:
+    assert _stands_in(accepted, text) is right

@@ -1,6 +1,7 @@
 """The demo: short questions about one long document, under full attention and under plans, side by side."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +16,6 @@ from winnow.runtime.llm import LLM
 from winnow.runtime.loading import asset
 from winnow.runtime.sampling import SamplingParams
 from winnow.tasks import Example, render
-from winnow.tasks.metrics import best, contains
 
 ANSWER_TOKENS = 24
 TASK = "demo"
@@ -151,4 +151,9 @@ def _standing(cost: Row, mine: list[Record], full: list[Record], found: list[Fid
 
 
 def _score(example: Example, text: str) -> float:
-    return best(contains, text, example.references)
+    return float(any(_stands_in(accepted, text) for accepted in example.references))
+
+
+def _stands_in(accepted: str, text: str) -> bool:
+    """Whether an answer holds these words, in any case, and not as a part of a longer word or number."""
+    return re.search(rf"(?<![^\W_]){re.escape(accepted)}(?![^\W_]|,\d)", text, re.IGNORECASE) is not None

@@ -66,8 +66,8 @@ def traded(each: Standing, full: Standing) -> str:
 def answers_table(asked: Sequence[Asked]) -> Table:
     """A block per question: the question and what is accepted, then a line per plan; equal answers share one."""
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), width=WIDTH)
-    table.add_column(no_wrap=True)
-    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column(max_width=24, overflow="fold")
+    table.add_column(ratio=1, overflow="fold")
     for number, each in enumerate(asked, start=1):
         accepted = " | ".join(each.case.example.references)
         table.add_row(Text(str(number), style="bold"), _joined(each.case.example.question, accepted))
