@@ -42,7 +42,7 @@ _matched = threading.local()
 def match_torch_threads() -> None:
     """Give the calling thread's Numba kernels as many threads as torch's have.
 
-    Numba's OpenMP pool is torch's: both find the same libgomp, so neither spins against the other. But when Numba
+    Where both find the same libgomp, Numba's OpenMP pool is torch's; some builds bring two, and two pools. When Numba
     starts it sets OpenMP's thread count to its own, which torch would then follow; it is put back.
     """
     threads = torch.get_num_threads()

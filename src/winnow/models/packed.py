@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from winnow.errors import ModelError
 from winnow.kernels.packed import PackedWeight, expand, few_of, linear, quantize, rows_of
 
-ROWS, COLUMNS = 4, 32  # a weight is rounded to packed if it has at least these rows, and whole blocks of columns
+ROWS = 4  # a weight is rounded to packed if it has at least these rows
 
 
 class _Packed(nn.Module):
@@ -53,6 +53,11 @@ class PackedLinear(_Packed):
         for down, up in self.low_rank:
             y = y + F.linear(F.linear(x, down), up)
         return y
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.few = few_of(self.packed)  # on another device there may be no kernel
+        return self
 
     def rows(self, start: int, stop: int | None) -> "PackedLinear":
         """Some outputs of the layer, sharing its memory."""
