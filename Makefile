@@ -9,11 +9,12 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)  ## eight questions about a real document, under full attention and plans
 	$(BIN)/winnow demo
 
+# A worker on every core, with one thread each: two that share a core spend their time waiting for each other.
 test: $(STAMP)  ## every check that gates a change
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

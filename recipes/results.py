@@ -56,6 +56,7 @@ def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
 
 
 RESULTS_IN_ORDER = (
+    Result("demo", 6, ("winnow demo --out docs/results/demo.json",)),
     Result("frontier", 20, (
         "python -m recipes.frontier --out {work}/frontier",
         "python -m recipes.frontier.report {work}/frontier --json docs/results/frontier.json "
@@ -94,6 +95,8 @@ RESULTS_IN_ORDER = (
     )),
 )  # fmt: skip
 BY_HAND = {
+    "gguf-speed.json, gguf-fidelity.json, int4-fidelity.json, int4-decode.json": "the commands of gguf.md, which name "
+    "the user's texts and llama.cpp's environment; `python -m recipes.packed.page docs/results` fills the page",
     "peers-decode.json": "the command of peers.md, which names the peers' own environments",
     "needle.json, needle.md": "several runs of `winnow eval`, named in needle.md",
     "streaming-depth.png": "the last command of needle.md",
