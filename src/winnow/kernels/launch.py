@@ -42,8 +42,8 @@ _matched = threading.local()
 def match_torch_threads() -> None:
     """Give the calling thread's Numba kernels as many threads as torch's have.
 
-    Where both find the same libgomp, Numba's OpenMP pool is torch's; some builds bring two, and two pools. When Numba
-    starts it sets OpenMP's thread count to its own, which torch would then follow; it is put back.
+    torch loads its libgomp for the whole process, and Numba's OpenMP layer takes that one, so both have one pool. When
+    Numba starts it sets OpenMP's thread count to its own, which torch would then follow; it is put back.
     """
     threads = torch.get_num_threads()
     if getattr(_matched, "threads", None) == threads:

@@ -83,9 +83,9 @@ def product_kernel(
             widen(x, rows * columns, halves, wide)
         source, stride = (x, 2 * columns) if dots else (wide, 4 * columns)
         first, last = outs * part // parts, outs * (part + 1) // parts
-        tall, wide = (1, 2 if kind < 2 else 1) if rows == 1 else (WIDE, WIDE)
-        for start in range(first, last, wide):
-            o = max(0, min(start, last - wide))  # the last tile overlaps the one before
+        tall, across = (1, 2 if kind < 2 else 1) if rows == 1 else (WIDE, WIDE)
+        for start in range(first, last, across):
+            o = max(0, min(start, last - across))  # the last tile overlaps the one before
             row = weight + o * row_bytes
             for r in range(0, rows, WIDE):
                 here, mine = source + r * stride, sums + 4 * r * padded
@@ -93,17 +93,17 @@ def product_kernel(
                     half_many(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
                 elif rows > 1:
                     full_many(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                elif wide == 2 and dots:
+                elif across == 2 and dots:
                     half_4_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                elif wide == 2:
+                elif across == 2:
                     full_4_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
                 elif dots:
                     half_8_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
                 else:
                     full_8_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
                 for i in range(tall):
-                    for j in range(wide):
-                        put(read_f32(out + 4 * (wide * i + j)), bias, y, o + j, (r + i) * outs + o + j, halves)
+                    for j in range(across):
+                        put(read_f32(out + 4 * (across * i + j)), bias, y, o + j, (r + i) * outs + o + j, halves)
 
 
 def scratch_bytes(rows: int, columns: int, group: int) -> int:
