@@ -99,6 +99,7 @@ def lost_by_stock(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> float:
     return (run(q, k, v).float() - run(q.float(), k.float(), v.float())).nan_to_num().abs().max().item()
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 5, 130])
 @pytest.mark.parametrize("units", [1, 63, 64, 65, 1000])
@@ -107,6 +108,7 @@ def test_every_kernel_is_the_definition_for_any_number_of_units(kernel, units, r
     assert_as_good_as_stock(kernel, tensors, past=units - min(rows, units))
 
 
+@pytest.mark.threads
 def test_many_blocks_of_units_and_of_rows_are_joined(kernel):
     """More than any kernel's block of either; the largest logits come last, so that running maxima are raised."""
     q, k, v, q_positions, k_positions = inputs(rows=600, units=4500, group=1, head_dim=32)
@@ -206,6 +208,7 @@ def test_queries_may_be_a_transposed_view(kernel):
     assert_as_good_as_stock(kernel, (view, k, v, q_positions, k_positions), past=144)
 
 
+@pytest.mark.threads
 def test_runs_of_one_head_are_merged_when_there_are_more_threads_than_heads():
     pytest.importorskip("numba")
     from winnow.kernels.attend.cpu_decode import attend_decode
@@ -247,6 +250,7 @@ def assert_gives_its_logits(kernel, tensors: tuple[Tensor, ...], **options) -> N
     assert_as_good_as_stock(lambda *_, **__: (out, lse), tensors, **options)
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("units", [1, 15, 16, 17, 63, 64, 65, 513, 1003])
 def test_logits_of_one_row_for_any_number_of_units(giving, units, dtype):
@@ -281,6 +285,7 @@ def test_logits_of_a_row_that_sees_nothing(giving):
     assert logits.isneginf().all()
 
 
+@pytest.mark.threads
 def test_logits_of_one_row_are_the_dots_and_every_one_is_written(monkeypatch):
     """Five threads on two heads: no thread writes past the end of its own run of units, whose ends lie anywhere."""
     pytest.importorskip("numba")
@@ -334,3 +339,13 @@ def test_arguments_that_do_not_fit_are_refused(change, word):
     arguments = {"q": q, "k": k, "v": v, "q_positions": q_positions, "k_positions": k_positions, "scale": 0.1}
     with pytest.raises(ValueError, match=word):
         attend(**(arguments | change))
+
+
+@pytest.mark.parametrize(
+    ("heads", "threads", "runs"), [(8, 2, 1), (3, 2, 2), (1, 4, 4), (2, 3, 3), (9, 2, 1), (5, 4, 3)]
+)
+def test_no_thread_waits_for_the_others(heads, threads, runs):
+    pytest.importorskip("numba")
+    from winnow.kernels.attend.cpu_decode import balanced_runs
+
+    assert balanced_runs(heads, threads) == runs

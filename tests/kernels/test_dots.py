@@ -6,6 +6,7 @@ import torch
 from winnow.kernels.dots import dots, dots_reference
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("group", [1, 2, 3, 8])
 @pytest.mark.parametrize("units", [1, 7, 64, 1003])

@@ -1,8 +1,5 @@
 """The linear kernel against its definition, and the switch of a model's layers."""
 
-import os
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -10,10 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from forked import forks
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.linear import FastLinear, available, linear, linear_reference, use_fast_linears
 
 pytest.importorskip("numba")
+
+ATTENTION = ("attend.cpu_decode", "attend.cpu_prefill")
 
 
 def random_layer(rows: int, outs: int, ins: int, dtype: torch.dtype, bias: bool):
@@ -22,6 +22,7 @@ def random_layer(rows: int, outs: int, ins: int, dtype: torch.dtype, bias: bool)
     return x, weight, shift if bias else None
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("ins", [32, 96, 128, 160, 1024])
@@ -34,6 +35,7 @@ def test_the_kernel_loses_no_more_than_stock_torch(rows, ins, dtype, bias):
         assert (linear(x, weight, shift).float() - exact).abs().max() <= 2 * stock + 1e-5 * ins**0.5
 
 
+@pytest.mark.threads
 def test_every_output_is_written(monkeypatch):
     new_empty = torch.Tensor.new_empty
     monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: new_empty(*a, **k).fill_(float("nan")))
@@ -118,6 +120,7 @@ def test_the_kernel_is_really_used(model, monkeypatch):
     assert calls == [17]
 
 
+@pytest.mark.threads
 def test_torchs_thread_count_is_followed_and_left_alone():
     import numba
 
@@ -132,22 +135,21 @@ def test_torchs_thread_count_is_followed_and_left_alone():
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("module", ["linear.cpu", "attend.cpu_decode", "attend.cpu_prefill"])
-def test_loading_kernels_leaves_torchs_thread_count_alone(module):
-    """In a process of its own: only the first load starts Numba's threads."""
-    program = f"""
-import torch
+@pytest.mark.threads
+def test_loading_kernels_leaves_torchs_thread_count_alone():
+    """In a process for each: only the first load starts Numba's threads."""
+    program = """
 torch.set_num_threads(1)
-import winnow.kernels.{module}, numba
+import winnow.kernels.{}
 assert torch.get_num_threads() == 1, torch.get_num_threads()
 assert numba.get_num_threads() == 1, numba.get_num_threads()
 """
-    threads = {"NUMBA_NUM_THREADS": "3", "OMP_NUM_THREADS": "2"}
-    environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    parts = ["import torch, numba" + program.format(module) for module in ("linear.cpu", *ATTENTION)]
+    for done in forks("import torch, numba", NUMBA_NUM_THREADS="3", OMP_NUM_THREADS="2").run(parts):
+        assert done.code == 0, done.err
 
 
+@pytest.mark.threads
 @torch.no_grad()
 def test_threads_of_a_server_may_run_kernels_at_once(model):
     x = torch.randn(1, 64)

@@ -6,6 +6,7 @@ import torch
 from winnow.kernels.pack import pack, pack_reference
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("head_dim", [8, 32, 80, 128])
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 700])

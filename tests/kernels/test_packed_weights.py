@@ -1,10 +1,5 @@
 """Packed weights: what they stand for, products of few rows, and weights as floats."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -46,6 +41,7 @@ def test_floats_are_exact(kind: int, minima: bool, shape: tuple[int, int]) -> No
     assert torch.equal(weight.at(flat), values.float().flatten()[flat])
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize(("kind", "minima"), ALL)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("few", [0, 64])
@@ -67,6 +63,7 @@ def test_products_are_those_of_the_floats(kind: int, minima: bool, shape: tuple[
             assert ((got.double() - wanted).abs() <= bound).all()
 
 
+@pytest.mark.threads
 def test_rows_do_not_depend_on_their_company() -> None:
     weight, _ = random_weight(0, True, 192, 576)
     x = torch.randn(9, 576, generator=torch.Generator().manual_seed(2)).bfloat16()
@@ -125,32 +122,3 @@ def test_ids_outside_are_refused() -> None:
 def test_the_crossover_is_one_of_the_candidates() -> None:
     packed.few_rows.cache_clear()
     assert packed.few_rows(0, True) in (0, *packed.CANDIDATES)
-
-
-CHECK = """
-import sys; sys.path.insert(0, {tests!r})
-import torch
-from kernels.test_packed_weights import ALL, random_weight
-from winnow.kernels.packed import expand, linear
-for kind, minima in ALL:
-    weight, values = random_weight(kind, minima, 33, 576)
-    assert torch.equal(expand(weight, torch.float32), values.float())
-    x = torch.randn(5, 576).bfloat16()
-    off = linear(x, weight, few=8).double() - x.double() @ values.T
-    assert off.abs().max() < 4e-3 * (x.double().abs() @ values.abs().T).max()
-print("same")
-"""
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [{"ATEN_CPU_CAPABILITY": "avx2"}, {"ATEN_CPU_CAPABILITY": "default"}, {"NUMBA_CPU_NAME": "x86-64-v3"}],
-    ids=lambda each: "-".join(each.values()),
-)
-def test_the_layout_means_the_same_on_other_cpus(environment: dict[str, str], tmp_path: Path) -> None:
-    code = CHECK.format(tests=str(Path(__file__).parents[1]))
-    where = {"NUMBA_CACHE_DIR": str(tmp_path)} if "NUMBA_CPU_NAME" in environment else {}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment, **where}, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "same", done.stderr

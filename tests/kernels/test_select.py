@@ -18,9 +18,7 @@ def kernels(request):
     if request.param == "reference":
         return reference
     pytest.importorskip("numba")
-    from winnow.kernels.select import cpu
-
-    return cpu
+    return select
 
 
 @pytest.fixture
@@ -78,6 +76,7 @@ def test_a_worked_example_of_three_heads(kernels):
     assert kernels.top(scores, 2).tolist() == [[0, 2], [1, 2], [0, 3]]
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("alpha", [0, 0.25, 0.5, 1.0, 2.0])
 def test_power_mean(cpu, alpha, count):
@@ -110,42 +109,54 @@ def test_logits_far_below_the_highest_keep_their_order(kernels):
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_prior_and_fusion(cpu, count):
+def test_prior_and_fusion(count):
+    """The prior is a distribution; no other weight beats the one found; a weight of 0 or 1 leaves one of the two."""
     norms = randoms(3, count).abs()
     norms[0, 0] = 0.0
-    log_r, log_f = reference.structural_prior(norms), reference.power_mean(randoms(3, 2, count, seed=1), 0.5)
-    assert_near(cpu.structural_prior(norms), log_r)
-    for most in (0.25, 9.0):
-        assert_near(cpu.mixing_weight(log_f, log_r, most), reference.mixing_weight(log_f, log_r, most))
-    for weight in (torch.full((3, 1), 0.25), torch.tensor([[0.0], [1.0], [0.7]])):
-        for fusion in ("forward", "reverse"):
-            assert_near(cpu.fuse(log_f, log_r, weight, fusion), reference.fuse(log_f, log_r, weight, fusion))
-    assert cpu.mixing_weight(log_r, log_r, 0.25).eq(0).all()
+    log_r, log_f = select.structural_prior(norms), select.power_mean(randoms(3, 2, count, seed=1), 0.5)
+    assert_near(log_r.exp().sum(-1), torch.ones(3))
+    f, r = log_f.exp(), log_r.exp()
+
+    def size(weight: Tensor) -> Tensor:
+        return ((1 - weight) * f + weight * r).square().sum(-1)
+
+    best = select.mixing_weight(log_f, log_r, 9.0)
+    for other in (best - 0.01, best + 0.01):
+        assert ((size(best) <= size(other) + 1e-7) | (best[:, 0] == 0) | (best[:, 0] == 9)).all()
+    ends = torch.tensor([[0.0], [1.0], [0.0]])
+    for fusion in ("forward", "reverse"):
+        assert_near(select.fuse(log_f, log_r, ends, fusion).exp(), torch.where(ends == 1, r, f))
+    assert select.mixing_weight(log_r, log_r, 0.25).eq(0).all()
 
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("reach", [0, 1, 3, 8, 16, 31, 700, 9000])
-def test_sliding_maxima(cpu, reach, count):
+def test_sliding_maxima(reach, count):
     scores = randoms(2, count)
     scores[0, ::5] = select.LEAST
     near = torch.stack(
         [scores[:, max(0, i - reach) : i + reach + 1].amax(-1) for i in range(0, count, 1 + count // 50)]
     )
-    got = cpu.highest_near(scores, reach)
+    got = select.highest_near(scores, reach)
     assert torch.equal(got[:, :: 1 + count // 50], near.T)
-    if reach < 1000:
-        assert torch.equal(got, reference.highest_near(scores, reach))
-        assert torch.equal(cpu.suppress(scores, 2 * reach), reference.suppress(scores, 2 * reach))
+    assert torch.equal(select.suppress(scores, 2 * reach), 2 * scores - got)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_exclusion_between_heads(cpu, count):
-    for heads in (1, 3, 8):
-        scores = randoms(heads, count)
-        scores[0, ::2] = select.LEAST
-        assert_near(cpu.exclude(scores), reference.exclude(scores))
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_exclusion_between_heads(heads):
+    """One head alone keeps its scores; of several, a head keeps the more of a score the more of it is its own."""
+    scores = randoms(heads, 63)
+    scores[0, ::2] = select.LEAST
+    lost = scores - select.exclude(scores)
+    assert (lost >= -1e-5).all()
+    if heads == 1:
+        assert_near(lost, torch.zeros(1, 63))
+    else:
+        order = scores.argsort(0)
+        assert (lost.gather(0, order).diff(dim=0) <= 1e-4).all()
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("count", COUNTS)
 def test_top_equals_the_definition_whatever_the_scores(cpu, count):
     scores = randoms(6, count)
@@ -167,27 +178,16 @@ def test_ties_go_to_the_lower_index(kernels):
     assert kernels.top(scores, 3).tolist() == [[1, 2, 3], [0, 1, 2]]
 
 
-def test_every_function_takes_the_kernel_where_there_is_one(cpu, monkeypatch):
-    logits, norms = randoms(3, 2, 50), randoms(3, 50).abs()
-    log_f, log_r = select.power_mean(logits, 0.5), select.structural_prior(norms)
-    weight = select.mixing_weight(log_f, log_r, 0.25)
-    log_q = select.fuse(log_f, log_r, weight, "forward")
-    scores = select.exclude(select.suppress(log_q, 4))
-    with monkeypatch.context() as patch:
-        patch.setattr(select, "_kernels", lambda *scores: reference)
-        assert_near(select.fuse(select.power_mean(logits, 0.5), log_r, weight, "forward"), log_q)
-        assert_near(select.exclude(select.suppress(log_q, 4)), scores)
-        assert torch.equal(select.top(scores, 9), cpu.top(scores, 9))
-        assert torch.equal(select.highest_near(scores, 3), cpu.highest_near(scores, 3))
+def test_a_kernel_serves_what_it_can(cpu):
+    scores = randoms(3, 50)
     assert select._kernels(scores) is cpu
     assert select._kernels(scores.double()) is reference
     assert select._kernels(scores.to("meta")) is reference
 
 
-@pytest.mark.parametrize("other", [torch.zeros(2, 5), torch.zeros(6, 2).T])
-def test_scores_that_do_not_fit_are_refused(other):
+def test_scores_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="side by side"):
-        select.fuse(torch.zeros(2, 6), other, torch.zeros(2, 1), "forward")
+        select.top(torch.zeros(6, 2).T, 1)
 
 
 @pytest.mark.parametrize("count", [0, 7])

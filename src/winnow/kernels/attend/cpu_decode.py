@@ -9,6 +9,7 @@ Everything below the entry point works on addresses; `vectors` are the rows * gr
 r * group + g being row r and query head g of the group.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -294,6 +295,20 @@ def decode_kernel(
                 write_f32(lse + 4 * query, value)
 
 
+@functools.cache
+def balanced_runs(kv_heads: int, threads: int) -> int:
+    """Into how many runs the units of a head are cut, so that no thread waits for more than a tenth of the work.
+
+    As few as that takes, since every run is merged: 1 where the heads divide by the threads, 2 for 3 heads on 2.
+    """
+
+    def idle(runs: int) -> float:
+        tasks = kv_heads * runs
+        return 1 - tasks / (-(-tasks // threads) * threads)
+
+    return next(runs for runs in range(1, threads + 1) if idle(runs) <= 0.1)
+
+
 def attend_decode(
     q: Tensor,
     k: Tensor,
@@ -325,8 +340,7 @@ def attend_decode(
     lse = torch.empty(rows, q_heads) if return_lse else None
     masked = window is not None or past is None or (past < units and rows > 1)
     match_torch_threads()
-    # Heads alone balance the threads only where there are at least as many; short runs are not worth a merge.
-    runs = max(1, min(-(-torch.get_num_threads() // kv_heads), units // (4 * PIECE)))
+    runs = max(1, min(balanced_runs(kv_heads, torch.get_num_threads()), units // (4 * PIECE)))
     task_floats = work_floats(-(-rows * q_heads // kv_heads // 4) * 4, head_dim)
     work = torch.empty(kv_heads * runs * task_floats)
     decode_kernel(

@@ -26,12 +26,10 @@ from winnow.kernels.simd import (
 
 OUT = 4 * WIDE * WIDE  # bytes of the products of a tile
 
-FOUR, EIGHT, ANY = (0, 1), (2, 3), (0, 1, 2, 3)  # kinds, by the bits of their codes
+ANY = (0, 1, 2, 3)  # kinds
 
-# At one row a thread reads its weights as one stream, which the hardware fetches ahead best, or as two of 4 bits
-# since a second one hides the latency of sums.
-half_4_1, full_4_1 = (product_tile(1, 2, FOUR, half) for half in (HAS_BF16_DOT, False))
-half_8_1, full_8_1 = (product_tile(1, 1, EIGHT, half) for half in (HAS_BF16_DOT, False))
+# At one row a thread reads its weights as one stream, which the hardware fetches ahead best.
+half_one, full_one = (product_tile(1, 1, ANY, half) for half in (HAS_BF16_DOT, False))
 half_many, full_many = (product_tile(WIDE, WIDE, ANY, half) for half in (HAS_BF16_DOT, False))
 
 
@@ -77,15 +75,15 @@ def product_kernel(
         out = scratch + part * size
         sums = out + OUT
         wide = sums + 4 * rows * padded
-        if minima:
+        if minima or (dots and kind < 2):
             sums_of_groups(x, rows, columns, group, padded, halves, sums)
         if not dots:
             widen(x, rows * columns, halves, wide)
         source, stride = (x, 2 * columns) if dots else (wide, 4 * columns)
         first, last = outs * part // parts, outs * (part + 1) // parts
-        tall, across = (1, 2 if kind < 2 else 1) if rows == 1 else (WIDE, WIDE)
-        for start in range(first, last, across):
-            o = max(0, min(start, last - across))  # the last tile overlaps the one before
+        tile = 1 if rows == 1 else WIDE
+        for start in range(first, last, tile):
+            o = max(0, min(start, last - tile))  # the last tile overlaps the one before
             row = weight + o * row_bytes
             for r in range(0, rows, WIDE):
                 here, mine = source + r * stride, sums + 4 * r * padded
@@ -93,17 +91,13 @@ def product_kernel(
                     half_many(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
                 elif rows > 1:
                     full_many(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                elif across == 2 and dots:
-                    half_4_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                elif across == 2:
-                    full_4_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
                 elif dots:
-                    half_8_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
+                    half_one(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
                 else:
-                    full_8_1(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                for i in range(tall):
-                    for j in range(across):
-                        put(read_f32(out + 4 * (across * i + j)), bias, y, o + j, (r + i) * outs + o + j, halves)
+                    full_one(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
+                for i in range(tile):
+                    for j in range(tile):
+                        put(read_f32(out + 4 * (tile * i + j)), bias, y, o + j, (r + i) * outs + o + j, halves)
 
 
 def scratch_bytes(rows: int, columns: int, group: int) -> int:
@@ -123,7 +117,7 @@ def expand_kernel(
     rows: int64, or 0 for the first `count`. scratch: 128 bytes for each of `parts`.
     """
     groups = columns // group
-    per_block, code_bytes, size = 32 // group, 16 if kind < 2 else 32, 2 if half else 4
+    per_block, size = 32 // group, 2 if half else 4
     for part in prange(parts):
         scales = scratch + 128 * part
         least = scales + 64
@@ -140,6 +134,4 @@ def expand_kernel(
                     block = base // per_block + b
                     where = target + size * (i * columns + 32 * block)
                     shift = 4 * per_block * b
-                    expand_block(
-                        codes + code_bytes * block, scales + shift, least + shift, kind, not minima, where, half
-                    )
+                    expand_block(codes, block, scales + shift, least + shift, kind, not minima, where, half)

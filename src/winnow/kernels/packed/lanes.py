@@ -6,7 +6,6 @@ A block is 32 codes: `lane i` stands for the codes 2i and 2i + 1 of it, as the b
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
@@ -40,18 +39,9 @@ from winnow.kernels.simd import (
 WIDE = 4  # weight rows of a tile, which share the loads of x, where there are several rows of that
 
 F16X16, I16X16, I16X32 = (ir.VectorType(ir.HalfType(), LANES), ir.VectorType(I16, LANES), ir.VectorType(I16, 32))
-I8X16, I8X32 = ir.VectorType(I8, LANES), ir.VectorType(I8, 32)
+I8X32 = ir.VectorType(I8, 32)
 FIRST_HALF = ir.Constant(ir.VectorType(ir.IntType(1), LANES), [ir.Constant(ir.IntType(1), i < 8) for i in range(LANES)])
-SIGNED_4, UNSIGNED_4 = (  # what codes of 4 bits stand for, as the bits of bfloat16, twice
-    ir.Constant(
-        I16X32,
-        [
-            ir.Constant(I16, value >> 16)
-            for value in 2 * np.arange(first, first + 16, dtype=np.float32).view(np.uint32).tolist()
-        ],
-    )
-    for first in (-8, 0)
-)
+ABOVE = 16  # what `bfloats_4` adds to codes
 
 
 def halves(builder: Any, address: Any, count: Any) -> Any:
@@ -73,38 +63,38 @@ def load_bf16(builder: Any, address: Any) -> Any:
     return widened(builder, address)
 
 
-def nibbles(builder: Any, address: Any) -> tuple[Any, Any]:
-    """The 32 codes of 4 bits at an address, as two vectors of 16 x i32: the even ones and the odd ones."""
-    both = builder.zext(read(builder, address, I8X16, 1), I32X16)
-    return builder.and_(both, constant(15, I32X16)), builder.lshr(both, constant(4, I32X16))
+def floats(builder: Any, address: Any, bits: int, upper: Any, zero: Any) -> tuple[Any, Any]:
+    """What 32 codes stand for, as two vectors of float32: the even ones and the odd ones.
 
-
-def bytes_(builder: Any, address: Any) -> tuple[Any, Any]:
-    """The 32 codes of 8 bits at an address, as `nibbles`."""
-    wide = builder.sext(read(builder, address, I8X32, 1), ir.VectorType(I32, 32))
-    return shuffled(builder, wide, wide, range(0, 32, 2)), shuffled(builder, wide, wide, range(1, 32, 2))
-
-
-def floats(builder: Any, address: Any, bits: int, signed: Any) -> tuple[Any, Any]:
-    """What 32 codes stand for, as two vectors of float32: the even ones and the odd ones."""
+    upper: of 4 bits, whether they are in the upper halves of the bytes at `address`; zero: an i32, see `weight.py`.
+    """
+    stored, wide = read(builder, address, I8X32, 1), ir.VectorType(I32, 32)
     if bits == 8:
-        even, odd = bytes_(builder, address)
-        return builder.sitofp(even, F32X16), builder.sitofp(odd, F32X16)
-    zero = builder.select(signed, constant(8, I32X16), constant(0, I32X16))
-    even, odd = nibbles(builder, address)
-    return builder.sitofp(builder.sub(even, zero), F32X16), builder.sitofp(builder.sub(odd, zero), F32X16)
+        codes = builder.sext(stored, wide)
+    else:
+        shift = builder.select(upper, constant(4, I8X32), constant(0, I8X32))
+        half = builder.and_(builder.lshr(stored, shift), constant(15, I8X32))
+        codes = builder.sub(builder.zext(half, wide), spread(builder, zero, 32))
+    sides = (shuffled(builder, codes, codes, range(side, 32, 2)) for side in range(2))
+    even, odd = (builder.sitofp(side, F32X16) for side in sides)
+    return even, odd
 
 
-def bfloats(builder: Any, address: Any, bits: int, signed: Any) -> Any:
-    """What 32 codes stand for, as bfloat16, in order."""
-    if bits == 8:
-        codes = builder.sitofp(read(builder, address, I8X32, 1), ir.VectorType(F32, 32))
-        return builder.fptrunc(codes, BF16X32)
-    both = builder.zext(read(builder, address, I8X16, 1), I32X16)
-    pair = builder.or_(both, builder.shl(both, constant(12, I32X16)))
-    index = builder.bitcast(builder.and_(pair, constant(0x000F000F, I32X16)), I16X32)
-    table = builder.select(signed, SIGNED_4, UNSIGNED_4)
-    return builder.bitcast(call(builder, "llvm.x86.avx512.permvar.hi.512", I16X32, table, index), BF16X32)
+def bfloats_8(builder: Any, address: Any) -> Any:
+    """What 32 codes of 8 bits stand for, as bfloat16, in order."""
+    codes = builder.sitofp(read(builder, address, I8X32, 1), ir.VectorType(F32, 32))
+    return builder.fptrunc(codes, BF16X32)
+
+
+def bfloats_4(builder: Any, address: Any) -> list[Any]:
+    """The two blocks of a pair of 4 bits, in order, each code `ABOVE` too high.
+
+    As the upper four bits of the mantissa of 16, which count ones, codes are numbers without a conversion.
+    """
+    both = builder.zext(read(builder, address, I8X32, 1), I16X32)
+    shifted = builder.shl(both, constant(3, I16X32)), builder.lshr(both, constant(1, I16X32))
+    mantissas = (builder.and_(half, constant(0x78, I16X32)) for half in shifted)
+    return [builder.bitcast(builder.or_(each, constant(0x4180, I16X32)), BF16X32) for each in mantissas]
 
 
 def spread_scales(builder: Any, scales: Any, group: int) -> Any:
@@ -129,34 +119,54 @@ def product_tile(rows: int, outs: int, kinds: Sequence[int], half: bool) -> Any:
         builder: Any, index: int, x: list[Any], weight: list[Any], groups: Any, minima: Any, sums: list[Any]
     ) -> list[Any]:
         bits, group = KINDS[index]
-        totals = [[registers(builder, constant(0.0, F32X16)) for _ in weight] for _ in x]
+        paired = half and bits == 4
+        # Where there are few sums, a block and the next go to two of them, so that neither waits for the other.
+        ways = 2 if paired and rows * outs < 4 else 1
+        totals = [[[registers(builder, constant(0.0, F32X16)) for _ in range(ways)] for _ in weight] for _ in x]
         scales = [cgutils.alloca_once(builder, F32X16) for _ in weight]
-        per_row = builder.mul(groups, builder.select(minima, I64(4), I64(2)))
-        codes = [builder.add(row, per_row) for row in weight]
+        zero = builder.select(minima, I32(0), I32(8 if bits == 4 else 0))
+        codes = [builder.add(row, builder.mul(groups, builder.select(minima, I64(4), I64(2)))) for row in weight]
+
+        def add(here: Any, in_base: Any, values: list[Any], side: int = 0) -> None:
+            """Add block `here`, the `in_base`th of those whose scales are loaded: values, of each weight row."""
+            inputs = [_operands(builder, at(builder, row, I64(64 if half else 128), here), half) for row in x]
+            for o, value in enumerate(values):
+                place = at(builder, builder.ptrtoint(scales[o], I64), I64(128 // group), in_base)
+                scale = spread_scales(builder, place, group)
+                for r, operands in enumerate(inputs):
+                    dot = (_dot_half if half else _dot_float)(builder, operands, value)
+                    _grow(builder, totals[r][o][side % ways], dot, scale)
+
         with cgutils.for_range_slice(builder, I64(0), groups, I64(LANES), I64) as (base, _):
             left = builder.sub(groups, base)
             count = builder.select(builder.icmp_signed("<", left, I64(LANES)), left, I64(LANES))
-            for row, scale in zip(weight, scales, strict=True):
-                builder.store(halves(builder, at(builder, row, I64(2), base), count), scale)
-            with builder.if_then(minima):
-                for o, row in enumerate(weight):
-                    least = halves(builder, at(builder, row, I64(2), builder.add(groups, base)), count)
-                    for r, mine in enumerate(sums):
-                        over = read(builder, at(builder, mine, I64(4), base), F32X16, 4)
-                        _grow(builder, totals[r][o], least, over)
-            block = builder.udiv(base, I64(32 // group))
-            with cgutils.for_range(builder, builder.udiv(count, I64(32 // group))) as loop:
-                here = builder.add(block, loop.index)
-                inputs = [_operands(builder, at(builder, row, I64(64 if half else 128), here), half) for row in x]
-                for o, row in enumerate(codes):
-                    place = builder.ptrtoint(scales[o], I64)
-                    scale = spread_scales(builder, at(builder, place, I64(128 // group), loop.index), group)
-                    place = at(builder, row, I64(4 * bits), here)
-                    values = (bfloats if half else floats)(builder, place, bits, builder.not_(minima))
-                    for r, operands in enumerate(inputs):
-                        dot = (_dot_half if half else _dot_float)(builder, operands, values)
-                        _grow(builder, totals[r][o], dot, scale)
-        return [total for row in totals for total in row]
+            for o, row in enumerate(weight):
+                scale = halves(builder, at(builder, row, I64(2), base), count)
+                builder.store(scale, scales[o])
+                _add_minima(builder, row, base, count, groups, minima, (scale, zero) if paired else None,
+                            [totals[r][o][0] for r in range(rows)], sums)  # fmt: skip
+            block, blocks = (builder.udiv(each, I64(32 // group)) for each in (base, count))
+            if not paired:
+                with cgutils.for_range(builder, blocks) as loop:
+                    here = builder.add(block, loop.index)
+                    add(here, loop.index, [_values(builder, row, bits, here, zero, half) for row in codes])
+            else:
+                with cgutils.for_range(builder, builder.udiv(blocks, I64(2))) as loop:
+                    first = builder.shl(loop.index, I64(1))
+                    here = builder.add(block, first)
+                    pairs = [bfloats_4(builder, at(builder, row, I64(16), here)) for row in codes]
+                    for side in range(2):
+                        add(
+                            builder.add(here, I64(side)),
+                            builder.add(first, I64(side)),
+                            [pair[side] for pair in pairs],
+                            side,
+                        )
+                with builder.if_then(builder.trunc(blocks, ir.IntType(1))):  # half a pair at the end
+                    last = builder.sub(blocks, I64(1))
+                    here = builder.add(block, last)
+                    add(here, last, [bfloats_4(builder, at(builder, row, I64(16), here))[0] for row in codes])
+        return [_sum(builder, ways_) for row in totals for ways_ in row]
 
     @operation(types.void, *(types.int64,) * 6, types.boolean, *(types.int64,) * 3)
     def tile(
@@ -169,7 +179,7 @@ def product_tile(rows: int, outs: int, kinds: Sequence[int], half: bool) -> Any:
         minima = builder.trunc(minima, ir.IntType(1))
         for index in kinds:
             with builder.if_then(builder.icmp_signed("==", kind, I64(index))):
-                totals = [builder.load(total) for total in emit(builder, index, x, weight, groups, minima, sums)]
+                totals = emit(builder, index, x, weight, groups, minima, sums)
                 if len(totals) == LANES:
                     write(builder, out, sums_of_sixteen(builder, totals), 4)
                     continue
@@ -177,6 +187,43 @@ def product_tile(rows: int, outs: int, kinds: Sequence[int], half: bool) -> Any:
                     write(builder, builder.add(out, I64(4 * i)), emit_sum(builder, total), 4)
 
     return tile
+
+
+def _sum(builder: Any, parts: list[Any]) -> Any:
+    total = builder.load(parts[0])
+    for part in parts[1:]:
+        total = builder.fadd(total, builder.load(part))
+    return total
+
+
+def _values(builder: Any, codes: Any, bits: int, block: Any, zero: Any, half: bool) -> Any:
+    """A block's values as the dot product takes them."""
+    if bits == 8:
+        place = at(builder, codes, I64(32), block)
+        return bfloats_8(builder, place) if half else floats(builder, place, bits, None, zero)
+    place = at(builder, codes, I64(32), builder.lshr(block, I64(1)))
+    return floats(builder, place, bits, builder.trunc(block, ir.IntType(1)), zero)
+
+
+def _add_minima(
+    builder: Any, row: Any, base: Any, count: Any, groups: Any, minima: Any, above: tuple[Any, Any] | None,
+    totals: list[Any], sums: list[Any],
+) -> None:  # fmt: skip
+    """Add the sums of x over the groups times their minima, if the row has any.
+
+    above: their scales and zero, where codes are `ABOVE` and zero too high, which is taken off here.
+    """
+
+    def add(factor: Any) -> None:
+        for total, mine in zip(totals, sums, strict=True):
+            _grow(builder, total, factor, read(builder, at(builder, mine, I64(4), base), F32X16, 4))
+
+    with builder.if_then(minima):
+        add(halves(builder, at(builder, row, I64(2), builder.add(groups, base)), count))
+    if above is not None:
+        scale, zero = above
+        lift = builder.fneg(builder.sitofp(builder.add(zero, I32(ABOVE)), F32))
+        add(builder.fmul(scale, spread(builder, lift)))
 
 
 def _grow(builder: Any, total: Any, a: Any, b: Any) -> None:
@@ -198,20 +245,21 @@ def _dot_float(builder: Any, x: Any, values: tuple[Any, Any]) -> Any:
     return call(builder, "llvm.fma.v16f32", F32X16, values[1], x[1], builder.fmul(values[0], x[0]))
 
 
-@operation(types.void, *(types.int64,) * 4, types.boolean, types.int64, types.boolean)
+@operation(types.void, *(types.int64,) * 5, types.boolean, types.int64, types.boolean)
 def expand_block(
-    builder: Any, codes: Any, scales: Any, minima: Any, kind: Any, signed: Any, target: Any, half: Any
+    builder: Any, codes: Any, block: Any, scales: Any, minima: Any, kind: Any, signed: Any, target: Any, half: Any
 ) -> None:
-    """Write the 32 values of a block, code * scale + minimum, in order, as bfloat16 (`half`) or float32.
+    """Write the 32 values of a block of a row, code * scale + minimum, in order, as bfloat16 (`half`) or float32.
 
-    scales, minima: float32, one per group; kind: as in `product_tile`; signed: codes of 4 bits stand for -8 .. 7, else
-    for 0 .. 15.
+    codes: of the row; scales, minima: float32, one per group of the block; kind: as in `product_tile`; signed: codes of
+    4 bits stand for -8 .. 7, else for 0 .. 15.
     """
     for index, (bits, group) in enumerate(KINDS):
         with builder.if_then(builder.icmp_signed("==", kind, I64(index))):
             scale, least = spread_scales(builder, scales, group), spread_scales(builder, minima, group)
-            codes_ = floats(builder, codes, bits, builder.trunc(signed, ir.IntType(1)))
-            even, odd = (call(builder, "llvm.fma.v16f32", F32X16, code, scale, least) for code in codes_)
+            zero = builder.select(builder.trunc(signed, ir.IntType(1)), I32(8), I32(0))
+            values = _values(builder, codes, bits, block, zero, half=False)
+            even, odd = (call(builder, "llvm.fma.v16f32", F32X16, value, scale, least) for value in values)
             order = [lane for i in range(LANES) for lane in (i, LANES + i)]
             with builder.if_else(builder.trunc(half, ir.IntType(1))) as (then, otherwise):
                 with then:

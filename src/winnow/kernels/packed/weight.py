@@ -1,8 +1,10 @@
 """A weight held as small integers: groups of columns that share a scale and, in some kinds, a minimum.
 
 The layout is portable, the same on every CPU: a row is [scales float16][minima float16, where the kind has any][codes].
-A column's value is (code - zero) * scale + minimum, where zero is 8 for codes of 4 bits without minima, else 0. Two
-codes of 4 bits share a byte, the even column in its lower half; codes of 8 bits are signed.
+A column's value is (code - zero) * scale + minimum, where zero is 8 for codes of 4 bits without minima, else 0. Codes
+of 8 bits are signed. Of 4 bits, 64 columns share 32 bytes: byte i has the code of column i in its lower half and that
+of column 32 + i in its upper one, so that either half of the bytes is 32 columns in order. Where a row ends with half
+of such a pair, the upper halves are 0.
 """
 
 from dataclasses import dataclass, replace
@@ -10,10 +12,16 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 KINDS = ((4, 32), (4, 16), (8, 32), (8, 16))  # bits of a code, columns of a group
-BLOCK = 32  # columns come in whole blocks
+BLOCK = 32  # columns come in whole blocks, of which codes of 4 bits pair two
+
+
+def code_bytes(columns: int, bits: int) -> int:
+    """Bytes of the codes of a row."""
+    return columns if bits == 8 else BLOCK * -(-columns // (2 * BLOCK))
 
 
 @dataclass(frozen=True)
@@ -57,12 +65,11 @@ class PackedWeight:
     def checked(self) -> "PackedWeight":
         """This weight. Raises ValueError where its bytes are not those of such rows, or a scale is NaN or infinite."""
         groups = self.columns // self.group
-        row = 2 * groups * (2 if self.minima else 1) + self.columns * self.bits // 8
+        head = 2 * groups * (2 if self.minima else 1)
+        row = head + code_bytes(self.columns, self.bits)
         if self.data.dtype != torch.uint8 or self.data.ndim != 2 or self.data.shape[1] != row:
             raise ValueError(f"rows of {list(self.data.shape)[1:]} bytes where {self.columns} columns take {row}")
-        if not bool(
-            self.data[:, : row - self.columns * self.bits // 8].contiguous().view(torch.float16).isfinite().all()
-        ):
+        if not bool(self.data[:, :head].contiguous().view(torch.float16).isfinite().all()):
             raise ValueError("a scale that is NaN or infinite")
         return self
 
@@ -88,7 +95,9 @@ class PackedWeight:
         if self.bits == 8:
             codes = codes.contiguous().view(torch.int8).short()
         else:
-            codes = torch.stack((codes & 15, codes >> 4), 2).flatten(1).short() - (0 if self.minima else 8)
+            pairs = codes.unflatten(1, (-1, BLOCK))
+            both = torch.stack((pairs & 15, pairs >> 4), 2).flatten(1)[:, : self.columns]
+            codes = both.short() - (0 if self.minima else 8)
         return factors[:, :groups], factors[:, groups:], codes
 
 
@@ -105,7 +114,10 @@ def pack(codes: Tensor, scales: Tensor, minima: Tensor | None) -> PackedWeight |
         off = (half.float() - factor).abs().amax(1)
         if not bool((off <= 2**-9 * factor.abs().amax(1)).all()):  # also where it is NaN or infinite
             return None
-    data = (codes[:, 0::2] | (codes[:, 1::2] << 4)) if bits == 4 else codes.view(torch.uint8)
+    data = codes.view(torch.uint8)
+    if bits == 4:
+        pairs = F.pad(codes, (0, -columns % (2 * BLOCK))).unflatten(1, (-1, 2, BLOCK))
+        data = (pairs[:, :, 0] | (pairs[:, :, 1] << 4)).flatten(1)
     joined = torch.cat([*(half.contiguous().view(torch.uint8) for half in halves), data], 1)
     kind = KINDS.index((bits, columns // scales.shape[1]))
     return PackedWeight(joined.contiguous(), columns, kind, minima is not None)

@@ -31,26 +31,9 @@ def store_part(builder: Any, address: Any, left: Any, value: Any) -> None:
     call(builder, "llvm.masked.store.v16f32.p0", kind, value, place, I32(4), first_lanes(builder, left))
 
 
-@operation(vector, types.int64)
-def count_up(builder: Any, start: Any) -> Any:
-    """start, start + 1 and so on, as float32; exact below 2**24."""
-    lanes = ir.Constant(I32X16, [I32(lane) for lane in range(LANES)])
-    return builder.sitofp(builder.add(lanes, spread(builder, builder.trunc(start, I32))), F32X16)
-
-
 @operation(vector, vector, vector)
 def sub(builder: Any, a: Any, b: Any) -> Any:
     return builder.fsub(a, b)
-
-
-@operation(vector, vector, vector)
-def divide(builder: Any, a: Any, b: Any) -> Any:
-    return builder.fdiv(a, b)
-
-
-@operation(vector, vector, vector)
-def minimum(builder: Any, a: Any, b: Any) -> Any:
-    return builder.select(builder.fcmp_ordered("<", a, b), a, b)
 
 
 @operation(vector, vector)

@@ -28,6 +28,8 @@ def power_mean(logits: Tensor, alpha: float) -> Tensor:
 
 
 def structural_prior(norms: Tensor) -> Tensor:
+    """log r: keys of small norm, as in compression by the norm of keys, and early positions. norms, and what is
+    returned: [kv_heads, candidates]."""
     count = norms.shape[-1]
     u = torch.arange(count, device=norms.device) / max(count - 1, 1)
     size = -0.5 * norms.clamp_min(EPS).log()
@@ -36,18 +38,25 @@ def structural_prior(norms: Tensor) -> Tensor:
 
 
 def mixing_weight(log_f: Tensor, log_r: Tensor, most: float) -> Tensor:
+    """The weight of r that makes |(1 - weight) f + weight r| smallest, between 0 and `most`; [kv_heads, 1]."""
     f, r = log_f.exp(), log_r.exp()
     best = ((f * f).sum(-1) - (f * r).sum(-1)) / (f - r).square().sum(-1).clamp_min(EPS)
     return best.clamp(0, most)[:, None]
 
 
 def fuse(log_f: Tensor, log_r: Tensor, weight: Tensor, fusion: Fusion) -> Tensor:
+    """log q, normalised, of log f and log r, [kv_heads, candidates], with the weight of r, [kv_heads, 1].
+
+    "forward": q = (1 - weight) f + weight r, which minimises (1 - weight) KL(f|q) + weight KL(r|q); "reverse":
+    q ~ f ** (1 - weight) r ** weight, which minimises the same with KL(q|.).
+    """
     if fusion == "reverse":
         return ((1 - weight) * log_f + weight * log_r).log_softmax(-1)
     return torch.logaddexp((1 - weight).log() + log_f, weight.log() + log_r).log_softmax(-1)
 
 
 def highest_near(scores: Tensor, reach: int) -> Tensor:
+    """The highest of the scores [kv_heads, candidates] within `reach` positions of each candidate."""
     return max_pool1d(scores[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]
 
 
@@ -70,10 +79,12 @@ def later(weights: Tensor, by: int) -> Tensor:
 
 
 def suppress(log_q: Tensor, width: int) -> Tensor:
+    """Soft suppression: a candidate loses what the best one within width // 2 positions has more than it."""
     return 2 * log_q - highest_near(log_q, width // 2)
 
 
 def exclude(scores: Tensor) -> Tensor:
+    """Heads of a layer shun what other heads score higher."""
     share = (scores / 2.0).softmax(0)
     return scores + 0.85 * share.clamp_min(EPS).log()
 
