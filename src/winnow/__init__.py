@@ -1,11 +1,41 @@
 """Winnow: long-context inference of Hugging Face decoders that spends only on the tokens that matter."""
 
-from winnow import errors
-from winnow.plan import Plan
-from winnow.runtime.generate import Completion
-from winnow.runtime.llm import LLM
-from winnow.runtime.sampling import SamplingParams
-from winnow.stats import Stats
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["LLM", "Completion", "Plan", "SamplingParams", "Stats", "errors"]
+if TYPE_CHECKING:
+    from winnow import errors
+    from winnow.plan import Plan
+    from winnow.runtime.generate import Completion
+    from winnow.runtime.llm import LLM
+    from winnow.runtime.observer import Observer
+    from winnow.runtime.session import Session
+    from winnow.sampling import SamplingParams
+    from winnow.stats import Stats
+
+__all__ = ["LLM", "Completion", "Observer", "Plan", "SamplingParams", "Session", "Stats", "errors"]
 __version__ = "0.1.0"
+
+# Loaded when first asked for: torch and transformers take seconds, and `winnow --help` needs neither.
+_PLACES = {
+    "Completion": "winnow.runtime.generate",
+    "LLM": "winnow.runtime.llm",
+    "Observer": "winnow.runtime.observer",
+    "Plan": "winnow.plan",
+    "SamplingParams": "winnow.sampling",
+    "Session": "winnow.runtime.session",
+    "Stats": "winnow.stats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("winnow.errors")
+    if name not in _PLACES:
+        raise AttributeError(f"module 'winnow' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

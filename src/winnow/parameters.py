@@ -1,10 +1,18 @@
-"""Parameters: their types, checked against a dataclass's own annotations and spelt out, and where they matter."""
+"""Parameters: their types and bounds, checked against a dataclass's own annotations, and where they matter."""
 
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Interval, Le, Lt
+
+Count = Annotated[int, Ge(1)]
+Natural = Annotated[int, Ge(0)]
+Share = Annotated[float, Interval(gt=0, le=1)]
+BOUNDS = (Ge, Gt, Le, Lt, Interval)
+WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +43,57 @@ def that_matter(kind: Any, matters: Mapping[str, Where], values: Mapping[str, An
 
 
 def wrong_type(record: Any) -> str | None:
-    """What is wrong with the first field of a dataclass whose value does not have its annotated type, or None."""
-    hints = typing.get_type_hints(type(record))
+    """What is wrong with the first field of a dataclass whose value does not have its annotated type, or lies outside
+    the bounds of the annotation (of annotated_types); None: nothing."""
+    hints, full = (typing.get_type_hints(type(record), include_extras=extras) for extras in (False, True))
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
         if not _is_a(value, hints[field.name]):
             return f"{field.name}={value!r} must be {_spell(hints[field.name])}"
+        for limits in _limits(full[field.name]):
+            numbers = value if isinstance(value, (tuple, list)) else (value,)
+            if not all(number is None or _within(number, limits) for number in numbers):
+                shown = list(value) if isinstance(value, tuple) else value
+                return f"{field.name}={shown!r} must be {_spell_limits(limits)}"
     return None
+
+
+def type_name(hint: Any) -> str:
+    """A field's type as one reads it, bounds included."""
+    limits = next(_limits(hint), None)
+    plain = _spell(_stripped(hint))
+    return plain if limits is None else f"{plain}, {_spell_limits(limits)}"
+
+
+def _limits(hint: Any) -> Iterator[Interval]:
+    """The bounds of a type, also inside unions and lists."""
+    if typing.get_origin(hint) is Annotated:
+        bounds = [bound for bound in hint.__metadata__ if isinstance(bound, (Ge, Gt, Le, Lt, Interval))]
+        given = {
+            name: getattr(bound, name) for bound in bounds for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)
+        }
+        if given:
+            yield Interval(**given)
+    for inside in typing.get_args(hint):
+        if not isinstance(inside, (str, int, float, *BOUNDS)):
+            yield from _limits(inside)
+
+
+def _within(number: float, limits: Interval) -> bool:
+    low = (limits.ge is None or number >= limits.ge) and (limits.gt is None or number > limits.gt)  # type: ignore[operator]
+    return low and (limits.le is None or number <= limits.le) and (limits.lt is None or number < limits.lt)  # type: ignore[operator]
+
+
+def _spell_limits(limits: Interval) -> str:
+    """ "at least 1", "above 0 and at most 1" """
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    return " and ".join(
+        f"{word} {value}" for name, word in words.items() if (value := getattr(limits, name)) is not None
+    )
+
+
+def _stripped(hint: Any) -> Any:
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 def _is_a(value: Any, hint: Any) -> bool:

@@ -11,8 +11,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from winnow.errors import PlanError
-from winnow.policies.base import VERBS, ModelShape, Policy, StorePolicy
+from winnow.errors import CapacityError, PlanError
+from winnow.policies.base import VERBS, ModelShape, Policy, Scorer, StorePolicy
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.full import Full
 from winnow.policies.keep.base import KeepPolicy
@@ -87,10 +87,37 @@ class Plan:
             self._validate_keep(shape)
         self._validate_read(shape)
 
-    def check_prompt(self, prompt: int) -> None:
-        """Raise InputError where a policy cannot act on a prompt of so many tokens."""
+    def prepare(self, services: Scorer, ids: list[int] | None = None, new: int = 1) -> None:
+        """Raise whatever keeps this plan from running, before any work: the one place that refuses.
+
+        ids: of a prompt, and new: the most tokens after it, the last of which is never fed; None: any prompt.
+        Raises PlanError, and InputError, CapacityError or ModelError where the prompt is none for it, is too long, or a
+        policy lacks a tokenizer, heads or another model.
+        """
+        self.validate(services.shape)
+        self.compute.prepare(services)
+        self.keep.unit_scorer(services)
+        self.read.prepare(services)
+        if ids is not None:
+            self._check_length(services.shape, len(ids), new)
+            self.compute.deep(ids, services)
+
+    def _check_length(self, shape: ModelShape, prompt: int, new: int) -> None:
         self.compute.check_prompt(prompt)
         self.keep.check_prompt(prompt)
+        limit = shape.max_positions
+        if (used := self.rope_positions(shape, prompt, new)) is not None and used <= limit:
+            return
+        if prompt > limit:
+            raise CapacityError(
+                f"the prompt has {prompt} tokens, more than the model's {limit} positions; shorten it, or say with "
+                "truncate which part to leave out: head, middle or tail"
+            )
+        if prompt + new > limit + 1:
+            raise CapacityError(
+                f"{prompt} prompt tokens and max_tokens={new} exceed the model's {limit} positions; "
+                f"use max_tokens of at most {limit + 1 - prompt}"
+            )
 
     def rope_positions(self, shape: ModelShape, prompt: int, new: int) -> int | None:
         """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None.

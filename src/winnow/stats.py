@@ -1,6 +1,6 @@
 """What a run cost: counted (rows, units, bytes) and timed (seconds)."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 
 
 @dataclass
@@ -42,6 +42,11 @@ class Stats:
     def tpot_s(self) -> float:
         """Seconds per output token after the first; 0 for a single token."""
         return (self.total_s - self.ttft_s) / (self.new_tokens - 1) if self.new_tokens > 1 else 0.0
+
+    def since(self, earlier: "Stats") -> "Stats":
+        """What has been computed, read and timed since `earlier`; the bytes are those of now."""
+        counted = [each.name for each in fields(self) if not each.name.endswith("bytes")]
+        return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in counted})
 
     def to_dict(self) -> dict[str, int | float]:
         """Every figure by name, `tpot_s` included."""

@@ -57,7 +57,8 @@ def test_what_a_fast_step_read_is_what_the_reader_selected(ids):
         if step.slow is not False:
             continue
         for number, layer in enumerate(step.layers):
-            packed = recorder._state.reader._layers[number].current.buffers.positions  # [kv_heads, sink + budget]
+            reads = recorder._session.state.reader._layers[number].current
+            packed = reads.buffers.positions  # [kv_heads, sink + budget]
             recent = range(step.fed[1] - RECENT, step.fed[1])
             assert set(positions(layer.read)) == {*packed.flatten().tolist(), *recent}
 
@@ -69,7 +70,7 @@ def test_nothing_is_read_that_has_left_the_cache(ids, plan):
     before = [set() for _ in range(4)]
     fewer = 0
     for step in recorder.steps():
-        for layer, (cache, at) in enumerate(zip(recorder._state.caches, step.layers, strict=True)):
+        for layer, (cache, at) in enumerate(zip(recorder._session.state.caches, step.layers, strict=True)):
             read = set(positions(at.read))
             assert read <= before[layer] | set(positions(at.computed))
             assert all(position > step.fed[1] - 1 - WINDOW for position in read)

@@ -10,6 +10,7 @@ from importlib import resources
 import pytest
 import torch
 
+from covering import covered
 from models import small_model
 from winnow import LLM, Plan
 from winnow.cli.inspect_plot import shares
@@ -63,8 +64,7 @@ def replayed(llm, plan, tokens, moments):
     return found
 
 
-@pytest.mark.parametrize(("plan", "moments"), PLANS.items())
-@pytest.mark.parametrize("family", ["llama", "mistral"])
+@covered((("plan", "moments"), PLANS.items()), family=["llama", "mistral"])
 def test_snapshots_are_what_the_caches_hold(ids, family, plan, moments):
     llm = LLM(small_model(family), prefill_chunk=7)
     trace = record(llm, ids, plan=plan, max_tokens=NEW, ignore_eos=True)
@@ -106,7 +106,7 @@ def test_an_unfinished_step_leaves_no_snapshot(llm, ids, monkeypatch):
     monkeypatch.setattr(recorder, "_note", note)
     with pytest.raises(KeyboardInterrupt):
         list(recorder.steps())
-    assert recorder._state.position == PROMPT + 2
+    assert recorder._session.state.position == PROMPT + 2
     trace = recorder.trace()
     assert (len(trace.steps), trace.snapshots[-1].known) == (2, PROMPT + 1)
 
@@ -201,8 +201,7 @@ def test_shares_by_hand(llm, ids):
 
 
 @pytest.mark.skipif(NODE is None, reason="there is no node to run the page's script")
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("columns", [7, 40])
+@covered(plan=PLANS, columns=[7, 40])
 def test_the_page_reads_what_the_trace_has(llm, ids, plan, columns, tmp_path):
     trace = record(llm, ids, plan=plan, max_tokens=NEW, ignore_eos=True)
     document = trace.to_dict()

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from covering import covered
 from models import small_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
@@ -61,8 +62,7 @@ def check_counts(trace):
     assert len(trace.steps) == stats["new_tokens"]
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("family", ["llama", "mistral"])
+@covered(plan=PLANS, family=["llama", "mistral"])
 def test_counts_are_those_of_generate(ids, plan, family):
     llm = LLM(small_model(family), prefill_chunk=7)
     trace = record(llm, ids, plan=plan, max_tokens=NEW, ignore_eos=True)
@@ -79,7 +79,7 @@ def test_states_are_those_of_the_caches(llm, ids, plan):
     recorder = Recorder(llm, ids, plan=plan, max_tokens=NEW, ignore_eos=True)
     before = [set() for _ in range(4)]
     for step in recorder.steps():
-        state = recorder._state
+        state = recorder._session.state
         for layer, (cache, at) in enumerate(zip(state.caches, step.layers, strict=True)):
             held = set(cache.live_positions().flatten().tolist())
             aside = set(state.aside[layer].live.tolist()) if layer in state.aside else set()

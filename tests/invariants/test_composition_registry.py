@@ -4,6 +4,7 @@ A new policy is found here by itself, with its `trial` and `off` parameters.
 """
 
 import itertools
+import random
 import re
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from covering import covering, marked
 from invariants.test_policies import PROMPT, assert_same, fresh, poison, small_llm
 from models import small_model
 from winnow import LLM, Plan
@@ -44,29 +46,51 @@ def refusal(names):
 
 
 ACCEPTED = [names for names in GROUPS if refusal(names) is None]
+REFUSED = [names for names in PAIRS if refusal(names) is not None]
+# Pairs on a plain model and one with windows and soft caps; more of them on the plain one.
+PRODUCT = [
+    (family, names, way)
+    for names in ACCEPTED
+    for family in ("llama", "gemma2")[: 2 if len(names) == 2 else 1]
+    for way in ("alike", "off", "saved")
+]
+# Every time: every pair alike and saved, on one of the families; every group of three in one way; every policy off.
+ALWAYS = covering([case for case in PRODUCT if len(case[1]) == 2 and case[2] != "off"])
+ALWAYS += covering([case for case in PRODUCT if len(case[1]) > 2], together=1)
+OFF = {(case[0], *case[1]): case for case in PRODUCT if len(case[1]) == 2 and case[2] == "off"}
+ALWAYS += [OFF[case] for case in covering([*OFF], together=1)]
+
+
+def each_group(what):
+    """All groups that are accepted, one way in which they must compose."""
+    product, always = ([case[:2] for case in cases if case[2] == what] for cases in (PRODUCT, ALWAYS))
+    return pytest.mark.parametrize(("family", "names"), marked(product, always))
 
 
 @cache
-def llm_of(family):
-    return small_llm(family)
+def logits(family, names):
+    """Of `text()` under policies."""
+    return small_llm(family).logits(text(), decode_from=PROMPT, plan=joined(names))
 
 
-def of_each_family(names):
-    """Pairs on a plain model and one with windows and soft caps; more of them on the plain one."""
-    return [(family, names) for family in ("llama", "gemma2")[: 2 if len(names) == 2 else 1]]
+@cache
+def after_prefill(family, names):
+    """What the prompt has cost under policies."""
+    llm = small_llm(family)
+    state, prompt = fresh(llm, joined(names), text())
+    prefill(llm.decoder, state, prompt, llm.prefill_chunk)
+    state.measure()
+    return state.stats
 
 
-each_group = pytest.mark.parametrize(
-    ("family", "names"),
-    [case for names in ACCEPTED for case in of_each_family(names)],
-    ids=lambda value: value if isinstance(value, str) else "+".join(value),
-)
+def text():
+    source = random.Random(7)
+    return [source.randrange(3, 97) for _ in range(48)]
 
 
-@pytest.mark.parametrize("names", PAIRS, ids="+".join)
+@pytest.mark.parametrize("names", REFUSED, ids="+".join)
 def test_a_refusal_names_both_and_a_way_out(names):
-    if (reason := refusal(names)) is None:
-        return
+    reason = refusal(names)
     assert all(name in reason for name in names), reason
     assert re.search(r"; use [^;]+$", reason), reason
 
@@ -81,55 +105,44 @@ def test_more_policies_are_refused_for_a_pair_of_them_or_name_all(names):
         assert sum(name in reason for name in names) >= 3, reason
 
 
-@each_group
-def test_a_group_acts_alike_in_chunks_batches_and_forks(family, names, text):
+@each_group("alike")
+def test_a_group_acts_alike_in_chunks_batches_and_forks(family, names):
     """Any chunk size, batch mates, dead memory full of NaN, a fork: the same logits; bytes are those of the tensors."""
-    llm, plan = llm_of(family), joined(names)
-    expected = llm.logits(text, decode_from=PROMPT, plan=plan)
+    llm, ids, expected = small_llm(family), text(), logits(family, names)
     assert expected.isfinite().all()
-    state, prompt = fresh(llm, plan, text)
-    mate, _ = fresh(llm, Plan(), text[::-1])
+    state, prompt = fresh(llm, joined(names), ids)
+    mate, _ = fresh(llm, Plan(), ids[::-1])
     poison(state)
     for start in range(0, len(prompt), 4):
         [hidden] = advance(llm.decoder, [(state, prompt[start : start + 4])], decode=False)
         poison(state)
     rows, twin = [logits_of(llm.decoder, hidden[-1:])[0]], state.fork()
-    for step, token in enumerate(text[PROMPT:]):
-        batch = [(mate, text[2 * step : 2 * step + 2]), (state, [token])]
+    for step, token in enumerate(ids[PROMPT:]):
+        batch = [(mate, ids[2 * step : 2 * step + 2]), (state, [token])]
         hidden = advance(llm.decoder, batch, decode=[False, True])[1]
         rows.append(logits_of(llm.decoder, hidden[-1:])[0])
         poison(state)
     assert_same(torch.stack(rows), expected)
-    assert_same(decode(llm.decoder, [(twin, text[PROMPT])])[0], expected[1])
+    assert_same(decode(llm.decoder, [(twin, ids[PROMPT])])[0], expected[1])
     state.measure()
     live = [cache.live() for cache in state.own_caches()]
     assert state.stats.cache_bytes == sum(keys.nbytes + values.nbytes for keys, values, _ in live)
 
 
-@each_group
-def test_a_policy_that_is_off_changes_nothing_of_the_others(family, names, text):
-    llm = llm_of(family)
+@each_group("off")
+def test_a_policy_that_is_off_changes_nothing_of_the_others(family, names):
     for name in names:
-        others = [other for other in names if other != name]
-        expected = llm.logits(text, decode_from=PROMPT, plan=joined(others))
-        assert_same(llm.logits(text, decode_from=PROMPT, plan=joined(names, off=[name])), expected)
+        got = small_llm(family).logits(text(), decode_from=PROMPT, plan=joined(names, off=[name]))
+        assert_same(got, logits(family, tuple(other for other in names if other != name)))
 
 
-@each_group
-def test_no_policy_loses_what_another_saves(family, names, text):
+@each_group("saved")
+def test_no_policy_loses_what_another_saves(family, names):
     """Rows computed in prefill are those of the compute policy alone; units held at its end are no more than of any."""
-    llm = llm_of(family)
-
-    def after_prefill(names):
-        state, prompt = fresh(llm, joined(names), text)
-        prefill(llm.decoder, state, prompt, llm.prefill_chunk)
-        state.measure()
-        return state.stats
-
     # What a policy saves is saved whatever it is joined with.
-    got, each = after_prefill(names), {name: after_prefill([name]) for name in names}
-    compute = [name for name in names if POLICIES[name].verb == "compute"]
-    rows = each[compute[0]].rows_computed if compute else after_prefill([]).rows_computed
+    got, each = after_prefill(family, names), {name: after_prefill(family, (name,)) for name in names}
+    compute = tuple(name for name in names if POLICIES[name].verb == "compute")
+    rows = after_prefill(family, compute).rows_computed
     assert got.rows_computed == rows
     if family == "llama":  # lazyllm keeps what leaves a window, for its revivals
         assert got.cache_bytes <= min(stats.cache_bytes for stats in each.values())

@@ -4,6 +4,7 @@ import pytest
 import torch
 from test_policies import PROMPT, fresh, plan_of, small_llm
 
+from covering import covered
 from winnow import Plan, SamplingParams
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
@@ -109,10 +110,12 @@ class Layers(Observer):
         self.most = max(self.most, memory(self.state, self.filled))
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
-@pytest.mark.parametrize("plan", EVERY, ids=str)
+@covered(plan=EVERY, family=("llama", "gemma2"))
 def test_what_is_counted_is_what_is_held(plan, family, text, filled):
-    """After the prompt and after every step; and at no layer of any step was more held than the total says."""
+    """After the prompt and after every step; and at no layer of any step was more held than the total says.
+
+    What is noted on the way is enough: looking at the end alone finds the same peak.
+    """
     llm = small_llm(family)
     state, prompt = fresh(llm, plan, text)
     state.observer = layers = Layers(filled)
@@ -126,23 +129,12 @@ def test_what_is_counted_is_what_is_held(plan, family, text, filled):
         assert state.stats.total_bytes >= layers.most
         assert state.stats.total_bytes <= state.stats.peak_cache_bytes + state.stats.aux_bytes
     assert sum(state.fork().held()) <= sum(state.held())  # what has been evicted is not copied
-
-
-def test_measuring_at_the_end_alone_finds_the_same_peak(text):
-    """What is noted on the way is enough: looking after every step changes nothing."""
-    llm = small_llm("llama")
-    for plan in EVERY:
-        ends = []
-        for looks in (False, True):
-            state, prompt = fresh(llm, plan, text)
-            prefill(llm.decoder, state, prompt, llm.prefill_chunk)
-            for token in text[PROMPT:]:
-                decode(llm.decoder, [(state, token)])
-                if looks:
-                    state.measure()
-            state.measure()
-            ends.append(state.stats.total_bytes)
-        assert ends[0] == ends[1], str(plan)
+    other, prompt = fresh(llm, plan, text)
+    prefill(llm.decoder, other, prompt, llm.prefill_chunk)
+    for token in text[PROMPT:]:
+        decode(llm.decoder, [(other, token)])
+    other.measure()
+    assert other.stats.total_bytes == state.stats.total_bytes
 
 
 def test_full_attention_holds_units_and_nothing_else(text):

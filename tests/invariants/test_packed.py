@@ -1,8 +1,10 @@
 """Every policy over packed weights is the same policy over the floats that they stand for."""
 
-import pytest
+import functools
+
 import torch
 
+from covering import covered
 from models import small_model
 from packed_models import expanded
 from winnow import LLM, Plan
@@ -14,10 +16,10 @@ PROMPT = 31
 PLANS = {name: Plan(**{policy.verb: policy(**policy.trial)}) for name, policy in POLICIES.items()}
 
 
-@pytest.fixture(scope="module", params=["llama", "phi3", "gemma2", "gpt_oss"])
-def both(request: pytest.FixtureRequest) -> tuple[LLM, LLM]:
-    packed = LLM(small_model(request.param), weights="int4", prefill_chunk=10)
-    dense = LLM(expanded(packed.model, small_model(request.param)), prefill_chunk=10)
+@functools.cache
+def both(family: str) -> tuple[LLM, LLM]:
+    packed = LLM(small_model(family), weights="int4", prefill_chunk=10)
+    dense = LLM(expanded(packed.model, small_model(family)), prefill_chunk=10)
     assert is_packed(packed.model)
     config = HeadsConfig.of(dense.model, dense.decoder.shape, width=8)
     for llm in (packed, dense):
@@ -25,8 +27,8 @@ def both(request: pytest.FixtureRequest) -> tuple[LLM, LLM]:
     return packed, dense
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_a_plan_is_the_same(name: str, both: tuple[LLM, LLM], text: list[int]) -> None:
-    packed, dense = (llm.logits(text, decode_from=PROMPT, plan=PLANS[name]) for llm in both)
+@covered(name=PLANS, family=("llama", "phi3", "gemma2", "gpt_oss"))
+def test_a_plan_is_the_same(name: str, family: str, text: list[int]) -> None:
+    packed, dense = (llm.logits(text, decode_from=PROMPT, plan=PLANS[name]) for llm in both(family))
     assert not packed.isnan().any()
     torch.testing.assert_close(packed, dense, rtol=0, atol=1e-4)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from covering import covering
 from models import CONFIGS
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan
@@ -147,9 +148,13 @@ def same(one, other):
     return one[0] == other[0] and torch.allclose(one[1], other[1], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_every_parameter_changes_something_or_is_refused(name, llm, text):
-    policy, found, idle_ones, done = POLICIES[name], {}, [], set()
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [pytest.param(name, every, marks=pytest.mark.full if every else ()) for name in NAMED for every in (False, True)],
+)
+def test_every_parameter_changes_something_or_is_refused(name, every, llm, text):
+    """Every parameter under every setting; not every: as few of these pairs as have all parameters and settings."""
+    policy, found, idle_ones, bases = POLICIES[name], {}, [], {}
 
     def run(values):
         try:
@@ -161,15 +166,16 @@ def test_every_parameter_changes_something_or_is_refused(name, llm, text):
         return found[made]
 
     for values in settings(policy):
-        base = run(values)
-        if isinstance(base, str) or policy(**values) in done:
-            continue  # what is refused as a whole has nothing to be changed
-        done.add(policy(**values))
-        for field in dataclasses.fields(policy):
-            value = values.get(field.name, field.default)
-            changed = (run(values | {field.name: other}) for other in others(policy, field.name, value))
-            if all(same(base, each) for each in changed):
-                idle_ones.append((values, field.name))
+        if not isinstance(run(values), str):  # what is refused as a whole has nothing to be changed
+            bases[policy(**values)] = values
+    defaults = {field.name: field.default for field in dataclasses.fields(policy)}
+    pairs = [*itertools.product(bases, defaults)]
+    for made, field in pairs if every else covering(pairs, together=1):
+        values = bases[made]
+        value = values.get(field, defaults[field])
+        changed = (run(values | {field: other}) for other in others(policy, field, value))
+        if all(same(found[made], each) for each in changed):
+            idle_ones.append((values, field))
     assert not idle_ones, "\n".join(f"{name}({values}): {parameter}" for values, parameter in idle_ones)
 
 

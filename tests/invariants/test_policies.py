@@ -3,20 +3,33 @@
 `off` parameters change nothing, `trial` parameters act on a few dozen tokens (see `winnow.policies.base.Policy`).
 """
 
+import functools
+import itertools
 import random
 
 import pytest
 import torch
 
-from models import small_model
+from covering import covering, marked
+from models import HEADS, small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.policies.registry import IDENTITY, POLICIES
 from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
 from winnow.runtime.scorer import admit
 
-FAMILIES = ("llama", "mistral", "gemma2", "smollm3", "gpt_oss")  # plain, windowed, soft-capped, unrotated, sinks
+# Plain, windowed, soft-capped, unrotated, with sinks, and other numbers of heads.
+FAMILIES = ("llama", "mistral", "gemma2", "smollm3", "gpt_oss", *HEADS)
 PROMPT = 31
+CHUNKS = (1, 4, 64)
+PRODUCT = [*itertools.product(POLICIES, ("off", "mates", "evicted", "forks", "bytes", *CHUNKS), FAMILIES)]
+ALWAYS = covering(PRODUCT)
+
+
+def each_policy(what):
+    """Every policy on every family, one way in which it must change nothing."""
+    product, always = ([(name, family) for name, way, family in cases if way == what] for cases in (PRODUCT, ALWAYS))
+    return pytest.mark.parametrize(("name", "family"), marked(product, always))
 
 
 def plan_of(name, parameters):
@@ -24,19 +37,19 @@ def plan_of(name, parameters):
     return Plan(**{policy.verb: policy(**parameters)})
 
 
-@pytest.fixture(params=POLICIES)
-def trial(request):
-    return plan_of(request.param, POLICIES[request.param].trial)
+def trial_of(name):
+    return plan_of(name, POLICIES[name].trial)
 
 
-@pytest.fixture(params=FAMILIES)
-def llm(request, device):
-    return small_llm(request.param, device)
+@pytest.fixture
+def llm(family, device):
+    return small_llm(family, device)
 
 
-def small_llm(name, device="cpu"):
-    """With random retaining heads, for the policies that need some."""
-    llm = LLM(small_model(name, device), prefill_chunk=10)
+@functools.cache
+def small_llm(name, device="cpu", dtype=torch.float32):
+    """With random retaining heads, for the policies that need some. Tests share it, and put back what they change."""
+    llm = LLM(small_model(name, device, dtype), prefill_chunk=10)
     config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8)
     llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
     return llm
@@ -47,9 +60,9 @@ def assert_same(got, expected, atol=1e-5):
     torch.testing.assert_close(got, expected, rtol=0, atol=atol)
 
 
-def fresh(llm, plan, ids):
-    """A sequence with no token yet, and the tokens of its prompt, ids[:PROMPT], that the plan lets the model see."""
-    return admit(llm.decoder, llm.tokenizer, plan, ids[:PROMPT], len(ids) - PROMPT, llm.prefill_chunk)
+def fresh(llm, plan, ids, prompt=PROMPT):
+    """A sequence with no token yet, and the tokens of its prompt that the plan lets the model see."""
+    return admit(llm.decoder, llm.tokenizer, plan, ids[:prompt], len(ids) - prompt, llm.prefill_chunk)
 
 
 def test_there_is_one_identity_per_verb():
@@ -57,7 +70,7 @@ def test_there_is_one_identity_per_verb():
     assert Plan().is_full
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@each_policy("off")
 def test_turned_off_means_off(name, llm, text):
     got = llm.logits(text, decode_from=PROMPT, plan=plan_of(name, POLICIES[name].off))
     assert_same(got, llm.logits(text)[PROMPT - 1 :])
@@ -67,20 +80,26 @@ def test_turned_off_means_off(name, llm, text):
 def test_a_trial_acts(name, text):
     """The other tests of this file would prove nothing about a policy whose trial parameters did nothing."""
     llm = small_llm("llama")
-    got = llm.logits(text, decode_from=PROMPT, plan=plan_of(name, POLICIES[name].trial))
+    got = llm.logits(text, decode_from=PROMPT, plan=trial_of(name))
     assert (got - llm.logits(text)[PROMPT - 1 :]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 64])
-def test_the_chunk_size_changes_nothing(llm, trial, text, chunk):
-    expected = llm.logits(text, decode_from=PROMPT, plan=trial)
-    llm.prefill_chunk = chunk
-    assert_same(llm.logits(text, decode_from=PROMPT, plan=trial), expected)
+@pytest.mark.parametrize(("name", "chunk", "family"), marked([case for case in PRODUCT if case[1] in CHUNKS], ALWAYS))
+def test_the_chunk_size_changes_nothing(name, chunk, llm, text, monkeypatch):
+    expected = llm.logits(text, decode_from=PROMPT, plan=trial_of(name))
+    monkeypatch.setattr(llm, "prefill_chunk", chunk)
+    assert_same(llm.logits(text, decode_from=PROMPT, plan=trial_of(name)), expected)
 
 
-def test_batch_mates_and_arrival_change_nothing(llm, trial, text):
+@each_policy("mates")
+def test_batch_mates_and_arrival_change_nothing(name, llm, text):
     """One sequence decodes while others, full and under the plan, prefill and decode beside it."""
-    expected = llm.logits(text, decode_from=PROMPT, plan=trial)
+    trial = trial_of(name)
+    assert_same(beside_others(llm, trial, text), llm.logits(text, decode_from=PROMPT, plan=trial))
+
+
+def beside_others(llm, trial, text):
+    """Logits after the prompt and each other token."""
     source = random.Random(3)
     other = [source.randrange(3, 97) for _ in range(40)]
     state, prompt = fresh(llm, trial, text)
@@ -93,23 +112,28 @@ def test_batch_mates_and_arrival_change_nothing(llm, trial, text):
         at = batch.index((state, [token]))
         hidden = advance(llm.decoder, batch, decode=[len(tokens) == 1 for _, tokens in batch])
         rows.append(logits_of(llm.decoder, hidden[at][-1:])[0])
-    assert_same(torch.stack(rows), expected)
+    return torch.stack(rows)
 
 
-def test_evicted_units_are_gone(llm, trial, text):
+@each_policy("evicted")
+def test_evicted_units_are_gone(name, llm, text):
     """Memory that holds no live unit is full of NaN at every step, and nothing changes."""
-    expected = llm.logits(text, decode_from=PROMPT, plan=trial)
-    state, prompt = fresh(llm, trial, text)
+    trial = trial_of(name)
+    assert_same(poisoned(llm, trial, text, PROMPT), llm.logits(text, decode_from=PROMPT, plan=trial))
+
+
+def poisoned(llm, trial, text, prompt):
+    """Logits after the prompt and each other token."""
+    state, seen = fresh(llm, trial, text, prompt)
     poison(state)
-    rows = []
-    for start in range(0, len(prompt), llm.prefill_chunk):
-        [hidden] = advance(llm.decoder, [(state, prompt[start : start + llm.prefill_chunk])], decode=False)
+    for start in range(0, len(seen), llm.prefill_chunk):
+        [hidden] = advance(llm.decoder, [(state, seen[start : start + llm.prefill_chunk])], decode=False)
         poison(state)
-    rows.append(logits_of(llm.decoder, hidden[-1:])[0])
-    for token in text[PROMPT:]:
+    rows = [logits_of(llm.decoder, hidden[-1:])[0]]
+    for token in text[prompt:]:
         rows.append(decode(llm.decoder, [(state, token)])[0])
         poison(state)
-    assert_same(torch.stack(rows), expected)
+    return torch.stack(rows)
 
 
 @torch.inference_mode()
@@ -122,7 +146,9 @@ def poison(state):
         aside.hidden[aside.count :] = torch.nan
 
 
-def test_forks_are_independent(llm, trial, text):
+@each_policy("forks")
+def test_forks_are_independent(name, llm, text):
+    trial = trial_of(name)
     expected = llm.logits(text, decode_from=PROMPT, plan=trial)
     state, prompt = fresh(llm, trial, text)
     rows = [prefill(llm.decoder, state, prompt, llm.prefill_chunk)]
@@ -135,7 +161,9 @@ def test_forks_are_independent(llm, trial, text):
     assert_same(decode(llm.decoder, [(late, 5)]), decode(llm.decoder, [(state, 5)]))
 
 
-def test_bytes_are_those_of_the_tensors(llm, trial, text):
+@each_policy("bytes")
+def test_bytes_are_those_of_the_tensors(name, llm, text):
+    trial = trial_of(name)
     state, prompt = fresh(llm, trial, text)
     prefill(llm.decoder, state, prompt, llm.prefill_chunk)
     state.measure()
@@ -148,6 +176,7 @@ def test_bytes_are_those_of_the_tensors(llm, trial, text):
         assert bound is None or max(cache.peak, cache.slab.capacity) <= bound
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 def test_full_attention_counts(llm, text):
     """Rows, units and bytes of full attention in closed form, windows included."""
     new = 7

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from covering import covered
 from models import CONFIGS, small_model, stock_logits
 from speed_reference import SEVERAL, SINGLE, conversation, dense_loss
 from winnow import LLM, Plan
@@ -48,14 +49,12 @@ def test_loss_and_gradients_are_those_of_the_dense_mask(name: str) -> None:
     same_training(small_model(name), [SEVERAL, SINGLE], Speed(cutoff=2))
 
 
-@pytest.mark.parametrize("cutoff", [1, 3])
-@pytest.mark.parametrize("anchors", ["none", "bos", "system", "first:4", "last:2", "bos+last:3", "random:2", "all"])
+@covered(cutoff=[1, 3], anchors=["none", "bos", "system", "first:4", "last:2", "bos+last:3", "random:2", "all"])
 def test_every_anchor_set_at_other_cutoffs(anchors: str, cutoff: int) -> None:
     same_training(small_model("llama"), [SINGLE, SEVERAL], Speed(cutoff=cutoff, anchors=anchors))
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "cohere2", "gpt_oss"])
-@pytest.mark.parametrize("anchors", ["none", "bos"])
+@covered(name=["llama", "mistral", "gemma2", "cohere2", "gpt_oss"], anchors=["none", "bos"])
 def test_self_only(name: str, anchors: str) -> None:
     same_training(small_model(name), [SEVERAL, SINGLE], Speed(cutoff=2, anchors=anchors, self_only=True))
 
@@ -83,8 +82,7 @@ def test_a_cutoff_of_all_layers_is_the_stock_model(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "llama-dynamic"])
-@pytest.mark.parametrize("anchors", ["bos", "first:3+last:2", "none"])
+@covered(name=[name for name in CONFIGS if name != "llama-dynamic"], anchors=["bos", "first:3+last:2", "none"])
 def test_logits_are_those_of_decoding_token_by_token(name: str, anchors: str) -> None:
     model, policy = small_model(name), Speed(cutoff=2, anchors=anchors, decode_from="last:2")
     row = conversation(40, [(28, 30, 40)])
@@ -187,8 +185,7 @@ def test_the_models_own_forward_gives_the_loss_and_is_stock_again_afterwards() -
     assert torch.equal(stock_logits(model, list(SINGLE.ids)), before)
 
 
-@pytest.mark.parametrize("self_only", [False, True])
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "cohere2", "gpt_oss"])
+@covered(self_only=[False, True], name=["llama", "mistral", "gemma2", "cohere2", "gpt_oss"])
 def test_mixed_precision_stays_close(name: str, self_only: bool) -> None:
     model, policy = small_model(name), Speed(cutoff=2, self_only=self_only)
     with torch.autocast("cpu", dtype=torch.bfloat16):

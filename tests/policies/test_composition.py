@@ -6,6 +6,7 @@ import pytest
 import torch
 from composition_reference import CompositionReference
 
+from covering import covered
 from locret_reference import small_llm
 from winnow import Plan
 from winnow.errors import PlanError
@@ -125,8 +126,7 @@ def test_each_policy_acts(plan, ids):
         assert (together - llm.logits(ids, decode_from=PROMPT, plan=alone)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("plan", SPEED + STREAMING + LAZY)
-@pytest.mark.parametrize("chunk", [1, 4])
+@covered(plan=SPEED + STREAMING + LAZY, chunk=[1, 4])
 def test_how_the_prompt_arrives_changes_nothing(plan, chunk, ids):
     llm = small_llm(prefill_chunk=64)
     expected = llm.logits(ids, decode_from=PROMPT, plan=plan)
@@ -134,9 +134,11 @@ def test_how_the_prompt_arrives_changes_nothing(plan, chunk, ids):
     assert_same(llm.logits(ids, decode_from=PROMPT, plan=plan), expected)
 
 
-@pytest.mark.parametrize("compute", [BOS, SEVERAL, RELAXED, CAUSAL, NEVER])
-@pytest.mark.parametrize("keep", ["locret(budget=1000)", "locret(budget=1000, positions='original', decode_chunk=2)"])
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@covered(
+    compute=[BOS, SEVERAL, RELAXED, CAUSAL, NEVER],
+    keep=["locret(budget=1000)", "locret(budget=1000, positions='original', decode_chunk=2)"],
+    name=["llama", "gemma2"],
+)
 @pytest.mark.filterwarnings("ignore:lazyllm keeps the units that leave a sliding window")
 def test_a_budget_never_reached_leaves_the_compute_policy_alone(name, keep, compute, ids):
     llm = small_llm(name)
@@ -144,16 +146,14 @@ def test_a_budget_never_reached_leaves_the_compute_policy_alone(name, keep, comp
     assert_same(llm.logits(ids, decode_from=PROMPT, plan=f"{compute} + {keep}"), expected)
 
 
-@pytest.mark.parametrize("compute", ["speed(cutoff=4)", "lazyllm(keep=1.0)"])
-@pytest.mark.parametrize("keep", [LOCRET, ORIGINAL, SMALL])
+@covered(compute=["speed(cutoff=4)", "lazyllm(keep=1.0)"], keep=[LOCRET, ORIGINAL, SMALL])
 def test_a_compute_policy_turned_off_leaves_the_keep_policy_alone(keep, compute, ids):
     llm = small_llm()
     expected = llm.logits(ids, decode_from=PROMPT, plan=keep)
     assert torch.equal(llm.logits(ids, decode_from=PROMPT, plan=f"{compute} + {keep}"), expected)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
-@pytest.mark.parametrize("keep", [LOCRET, SMALL, ORIGINAL])
+@covered(name=["llama", "gpt_oss"], keep=[LOCRET, SMALL, ORIGINAL])
 def test_below_the_cutoff_everything_is_as_without_speed(name, keep, ids):
     """The units of the lower layers, to the bit: what happens above never comes back down in prefill."""
     llm = small_llm(name)
@@ -174,9 +174,11 @@ class Reads(Observer):
         self.of.append([set(head) for head in torch.cat(views, 1).tolist()])
 
 
-@pytest.mark.parametrize("selector", ["attention", "alpha_fair"])
-@pytest.mark.parametrize("keep", [FULL, f"{BOS} + {ORIGINAL}", f"{SCATTERED} + {LOCRET}"])
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@covered(
+    selector=["attention", "alpha_fair"],
+    keep=[FULL, f"{BOS} + {ORIGINAL}", f"{SCATTERED} + {LOCRET}"],
+    name=["llama", "gemma2"],
+)
 def test_the_full_plan_equals_the_reference_that_reads_the_same(name, keep, selector, ids):
     """And a fast step reads of what each head holds: the first, three selected, the last three. What has left a window
     since it was selected may be read, and is not seen."""
@@ -232,8 +234,7 @@ def test_every_step_slow_is_the_plan_without_it(plan, ids):
 ENSEMBLE = [f"{FULL} + {READ.format(3, 'alpha_fair')}", f"{RELAXED} + {LOCRET}", f"{CAUSAL} + {ORIGINAL}", SPEED[0]]
 
 
-@pytest.mark.parametrize("plan", ENSEMBLE)
-@pytest.mark.parametrize("chunk", [1, 3, 64])
+@covered(plan=ENSEMBLE, chunk=[1, 3, 64])
 def test_chunks_mates_forks_and_dead_memory_change_nothing(plan, chunk, ids):
     """All at once: others prefill and decode beside it, a fork goes its own way, memory without units is NaN."""
     llm = small_llm()

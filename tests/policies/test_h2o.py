@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from covering import covered
 from evict_reference import assert_equals_reference, best
 from models import small_model
 from winnow import LLM, SamplingParams
@@ -22,16 +23,18 @@ def rule(budget, recent):
     return stays
 
 
-@pytest.mark.parametrize("prefill_chunk", [1, 7, 64])
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("llama", {"chunk": 6, "recent": 4}),
-        ("llama", {"chunk": None, "recent": None, "local": 0}),  # the authors' form
-        ("llama", {"chunk": None, "recent": 1, "positions": "compact", "decode_chunk": None}),
-        ("llama", {"chunk": 1, "recent": 6, "decode_chunk": 3}),
-        ("mistral", {"budget": 6, "chunk": 5, "recent": 2}),  # a window of 8 in every layer
-    ],
+@covered(
+    (
+        ("name", "parameters"),
+        [
+            ("llama", {"chunk": 6, "recent": 4}),
+            ("llama", {"chunk": None, "recent": None, "local": 0}),  # the authors' form
+            ("llama", {"chunk": None, "recent": 1, "positions": "compact", "decode_chunk": None}),
+            ("llama", {"chunk": 1, "recent": 6, "decode_chunk": 3}),
+            ("mistral", {"budget": 6, "chunk": 5, "recent": 2}),  # a window of 8 in every layer
+        ],
+    ),
+    prefill_chunk=[1, 7, 64],
 )
 def test_equals_the_reference(text, name, parameters, prefill_chunk):
     policy = H2O(**{"budget": 9, "local": 4, **parameters})

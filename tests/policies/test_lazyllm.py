@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from covering import covered
 from lazy_reference import LazyReference
 from models import small_model
 from winnow import LLM, Plan, SamplingParams
@@ -59,14 +60,29 @@ def held(state):
     return units, aside
 
 
-@pytest.mark.parametrize("revive", ["relaxed", "causal"])
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("chunk", "prune_generated"), [(1, False), (2, True), (7, False), (7, True)])
-def test_equals_the_pseudocode(llm, revive, seed, chunk, prune_generated):
-    """Logits, units and what is set aside, after every step of a generation; chunks also cut revived rows apart."""
-    llm.prefill_chunk = chunk
-    ids, chosen = tokens(seed), schedule(seed) | {"revive": revive, "prune_generated": prune_generated}
-    reference = LazyReference(llm.model, **chosen)
+@covered(
+    (("chunk", "prune_generated"), [(1, False), (2, True), (7, False), (7, True)]),
+    revive=["relaxed", "causal"],
+    seed=range(3),
+)
+def test_equals_the_pseudocode(revive, seed, chunk, prune_generated):
+    """Chunks also cut revived rows apart."""
+    assert_equals_the_pseudocode("llama", chunk, schedule(seed), seed, revive, prune_generated)
+
+
+@covered(name=["gemma2", "qwen3", "gpt_oss"], revive=["relaxed", "causal"], prune_generated=[False, True])
+@pytest.mark.filterwarnings("ignore:lazyllm keeps the units")
+def test_equals_the_pseudocode_with_windows_caps_and_sinks(name, revive, prune_generated):
+    """Layers 0 and 2 of gemma2 and gpt_oss have windows: what ranks the tokens there is the attention inside them."""
+    chosen = {"layers": (1, 2, 3), "keep": (0.8, 0.7, 0.6), "keep_decode": (0.9, 0.5, 0.9)}
+    assert_equals_the_pseudocode(name, 9, chosen, 11, revive, prune_generated)
+
+
+def assert_equals_the_pseudocode(name, chunk, schedule, seed, revive, prune_generated):
+    """Logits, units and what is set aside, after every step of a generation."""
+    llm, ids = LLM(small_model(name), prefill_chunk=chunk), tokens(seed)
+    chosen = schedule | {"revive": revive, "prune_generated": prune_generated}
+    reference = LazyReference(small_model(name), **chosen)
     state, logits = start(llm, LazyLLM(**chosen), ids)
     torch.testing.assert_close(logits, reference.step(ids[:PROMPT]), rtol=0, atol=1e-5)
     for token in ids[PROMPT:]:
@@ -91,8 +107,7 @@ def prompt_rows(layers, keep, prompt=PROMPT):
     return rows
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("revive", ["relaxed", "causal"])
+@covered(seed=range(8), revive=["relaxed", "causal"])
 def test_invariants_after_every_step_of_a_ragged_batch(llm, seed, revive):
     """I3 to I7 and I10, for three sequences that prune and revive differently in the same steps."""
     policies = [LazyLLM(**schedule(3 * seed + i), revive=revive) for i in range(3)]
@@ -248,8 +263,7 @@ def test_max_revive_bounds_a_step(llm, most):
     assert len(set().union(*(now - then for now, then in zip(units, before, strict=True))) - {PROMPT}) <= most
 
 
-@pytest.mark.parametrize("name", ["mistral", "gemma2", "gpt_oss", "qwen3"])
-@pytest.mark.parametrize("revive", ["relaxed", "causal"])
+@covered(name=["mistral", "gemma2", "gpt_oss", "qwen3"], revive=["relaxed", "causal"])
 def test_every_cell_is_filled_with_windows_caps_and_sinks(name, revive):
     """Revived rows of families with more to their attention; windows keep what a revived row may need."""
     llm, ids = LLM(small_model(name), prefill_chunk=9), tokens(9)
@@ -260,8 +274,7 @@ def test_every_cell_is_filled_with_windows_caps_and_sinks(name, revive):
     assert held(state)[0] == [set(range(len(ids)))] * LAYERS
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
-@pytest.mark.parametrize("revive", ["relaxed", "causal"])
+@covered(name=["llama", "mistral", "gemma2", "gpt_oss"], revive=["relaxed", "causal"])
 def test_chunks_and_batch_mates_change_nothing(name, revive):
     """Blocks cut the revived rows of a batch anywhere, also so that one of them is alone in a block."""
     plan = Plan(compute=LazyLLM(layers=(1,), keep=0.3, keep_decode=0.8, revive=revive))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from covering import covered
 from locret_reference import LocretReference, locret, small_llm
 from models import CONFIGS, WINDOW, small_model
 from winnow import SamplingParams
@@ -58,8 +59,7 @@ def assert_same(got, expected, atol=1e-5):
     torch.testing.assert_close(got, expected, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", CONFIGS)
+@covered(setting=SETTINGS, name=CONFIGS)
 def test_every_family_equals_the_reference(name, setting, ids):
     llm = small_llm(name)
     reference = LocretReference(small_model(name), llm.decoder.default_heads, **SETTINGS[setting])
@@ -89,8 +89,7 @@ def test_the_units_of_every_head_are_those_of_the_reference(setting, llm, ids):
         assert_same(cache.live_scores(), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("positions", ["compact", "original"])
-@pytest.mark.parametrize("name", CONFIGS)
+@covered(positions=["compact", "original"], name=CONFIGS)
 def test_a_budget_never_reached_is_full_attention(name, positions, ids):
     """Just never: the budget is what the prompt has before its tail, and nothing is evicted after it."""
     llm = small_llm(name)
@@ -174,8 +173,7 @@ def test_scores_are_of_the_raw_projections_queries_keys_values(llm, ids):
         assert_same(cache.live_scores(), scores.T.gather(1, cache.live_positions()), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
-@pytest.mark.parametrize("setting", SETTINGS)
+@covered(name=["llama", "gemma2"], setting=SETTINGS)
 def test_memory_without_live_units_may_hold_anything(setting, name, ids):
     """Keys, values, scores and positions that no live unit has are spoilt after every step."""
     llm = small_llm(name)
@@ -200,8 +198,7 @@ def spoil(state):
             cache.positions[..., dead] = -(10**9)
 
 
-@pytest.mark.parametrize("at", [17, PROMPT - 2, PROMPT + 3])
-@pytest.mark.parametrize("setting", SETTINGS)
+@covered(at=[17, PROMPT - 2, PROMPT + 3], setting=SETTINGS)
 def test_forks_are_independent(setting, at, llm, ids):
     """Forked in the middle of a chunk, in the tail, and in decode; the twin then reads other tokens."""
     plan = locret(**SETTINGS[setting])
@@ -228,8 +225,7 @@ ARRIVALS = {
 }
 
 
-@pytest.mark.parametrize("setting", ARRIVALS)
-@pytest.mark.parametrize("chunk", [1, 3, 7, 64])
+@covered(setting=ARRIVALS, chunk=[1, 3, 7, 64])
 def test_how_the_prompt_arrives_changes_nothing(setting, chunk, llm, ids):
     plan = locret(**ARRIVALS[setting])
     expected = llm.logits(ids, decode_from=PROMPT, plan=plan)

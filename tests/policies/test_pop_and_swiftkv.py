@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from covering import covered
 from models import CONFIGS, WINDOW, small_model
 from winnow import LLM, SamplingParams
 from winnow.errors import PlanError
@@ -95,9 +96,7 @@ def reference(model, ids, prompt, cutoff, share):
     return model.lm_head(body.norm(hidden))[0]
 
 
-@pytest.mark.parametrize("cutoff", [1, 2, 3])
-@pytest.mark.parametrize("share", [0, 1, 2, 3])
-@pytest.mark.parametrize("chunk", [1, 7, 64])
+@covered(cutoff=[1, 2, 3], share=[0, 1, 2, 3], chunk=[1, 7, 64])
 def test_equals_the_stock_modules(llm, text, cutoff, share, chunk):
     llm.prefill_chunk = chunk
     plan = f"swiftkv(cutoff={cutoff}, share={share})" if share else f"pop(cutoff={cutoff})"
@@ -105,8 +104,7 @@ def test_equals_the_stock_modules(llm, text, cutoff, share, chunk):
     torch.testing.assert_close(llm.logits(text, decode_from=PROMPT, plan=plan), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("prompt", [1, 2, 20, 31])
-@pytest.mark.parametrize("share", [0, 1, 2, 3])
+@covered(prompt=[1, 2, 20, 31], share=[0, 1, 2, 3])
 def test_rows_units_and_bytes_in_closed_form(llm, text, prompt, share):
     new, cutoff = 6, 1
     plan = f"swiftkv(cutoff={cutoff}, share={share})" if share else f"pop(cutoff={cutoff})"
@@ -119,8 +117,7 @@ def test_rows_units_and_bytes_in_closed_form(llm, text, prompt, share):
     assert stats.allocated_bytes >= stats.cache_bytes
 
 
-@pytest.mark.parametrize("plan", ["pop(cutoff=2)", "swiftkv(cutoff=2, share=1)", "swiftkv(cutoff=1, share=3)"])
-@pytest.mark.parametrize("chunk", [1, 5, 64])
+@covered(plan=["pop(cutoff=2)", "swiftkv(cutoff=2, share=1)", "swiftkv(cutoff=1, share=3)"], chunk=[1, 5, 64])
 def test_with_a_cache_that_evicts(llm, text, plan, chunk):
     """Streaming beside them: the chunk size changes nothing, and a bound that is never reached changes nothing."""
     small, large = f"{plan} + streaming(sink=2, recent=6)", f"{plan} + streaming(sink=2, recent=100)"
@@ -151,8 +148,7 @@ def test_forks_share_caches_as_their_origin_does(llm, text):
     assert len(twin.own_caches()) == len(state.own_caches()) == 2
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("keep", ["", " + streaming(sink=2, recent=9)"])
+@covered(name=CONFIGS, keep=["", " + streaming(sink=2, recent=9)"])
 def test_the_last_layer_alone_is_what_it_would_have_computed(name, keep, text):
     """Its projections of what enters it are its own units, so nothing changes."""
     llm = LLM(small_model(name), prefill_chunk=7)

@@ -144,7 +144,8 @@ def test_the_score_of_a_unit_is_the_mean_of_its_shares(monkeypatch):
     monkeypatch.setattr(prompt_compression, "encode", lambda *_: ([7, 8, 9], [(0, 1), (1, 5), (5, 7)]))
     tokenizer = types.SimpleNamespace(bos_token_id=None, eos_token_id=4)
     known = {(4, 7, 8, 9): [1.0, 6.0, 5.0]}
-    judge = types.SimpleNamespace(tokenizer=tokenizer, max_positions=100, surprisal=lambda ids: known[tuple(ids)])
+    shape = types.SimpleNamespace(max_positions=100)
+    judge = types.SimpleNamespace(tokenizer=tokenizer, shape=shape, surprisal=lambda ids: known[tuple(ids)])
     assert prompt_compression._score_sentence("ab cd e", judge, "phrase") == ([2, 5, 7], [2.0, 3.0, 5.0])
 
 

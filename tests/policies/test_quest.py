@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from covering import covered
 from read_reference import PROMPT, assert_equals_reference, run, small_llm
 from winnow import Plan
 from winnow.errors import PlanError
@@ -36,10 +37,9 @@ def rule(policy):
     return reads
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "smollm3", "gpt_oss"])
-@pytest.mark.parametrize(
-    ("page", "budget", "dense_layers"),
-    [(3, 6, 1), (1, 5, 0), (4, 36, 0)],  # the last: everything first, then all pages but one
+@covered(
+    (("page", "budget", "dense_layers"), [(3, 6, 1), (1, 5, 0), (4, 36, 0)]),
+    name=["llama", "mistral", "gemma2", "smollm3", "gpt_oss"],
 )
 def test_equals_the_reference(name, page, budget, dense_layers, text):
     policy = Quest(page=page, budget=budget, dense_layers=dense_layers)
@@ -89,9 +89,8 @@ class Checked(QuestReader):
         return narrowed
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
+@covered(
+    others=[
         "streaming(sink=3, recent=14)",  # loses its oldest unit at every step
         "streaming(sink=16, recent=14)",  # has more in front
         "locret(budget=12, chunk=6, local=4)",  # every head has its own units
@@ -101,8 +100,8 @@ class Checked(QuestReader):
         "speed(cutoff=2, decode_from='last:12')",
         "speed(cutoff=2, decode_from='last:12', self_only=True)",
     ],
+    name=["llama", "mistral"],
 )
-@pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_over_caches_that_others_change(others, name, text, monkeypatch):
     llm = small_llm(name)
     llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width=8), seed=1)

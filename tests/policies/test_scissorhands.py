@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cache_of_scores import cache_of, kept
+from covering import covered
 from evict_reference import assert_equals_reference, best
 from models import small_model
 from winnow import LLM, SamplingParams
@@ -24,16 +25,18 @@ def rule(policy):
     return stays
 
 
-@pytest.mark.parametrize("prefill_chunk", [1, 7, 64])
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("llama", {"chunk": 6, "window": 5}),
-        ("llama", {"chunk": 6, "window": 400, "recent": 0, "positions": "compact"}),
-        ("llama", {"chunk": None, "window": 12, "local": 0}),
-        ("llama", {"chunk": 5, "window": 3, "recent": 6, "decode_chunk": 4}),
-        ("mistral", {"budget": 6, "chunk": 5, "window": 4}),  # a window of 8 in every layer
-    ],
+@covered(
+    (
+        ("name", "parameters"),
+        [
+            ("llama", {"chunk": 6, "window": 5}),
+            ("llama", {"chunk": 6, "window": 400, "recent": 0, "positions": "compact"}),
+            ("llama", {"chunk": None, "window": 12, "local": 0}),
+            ("llama", {"chunk": 5, "window": 3, "recent": 6, "decode_chunk": 4}),
+            ("mistral", {"budget": 6, "chunk": 5, "window": 4}),  # a window of 8 in every layer
+        ],
+    ),
+    prefill_chunk=[1, 7, 64],
 )
 def test_equals_the_reference(text, name, parameters, prefill_chunk):
     policy = Scissorhands(**{"budget": 9, "local": 4, "recent": 2, **parameters})

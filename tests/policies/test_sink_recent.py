@@ -2,6 +2,7 @@
 
 import pytest
 
+from covering import covered
 from read_reference import PROMPT, assert_equals_reference, run, small_llm
 from winnow import Plan, SamplingParams
 from winnow.errors import PlanError
@@ -19,8 +20,7 @@ def rule(sink, recent):
     return reads
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "smollm3", "gpt_oss"])
-@pytest.mark.parametrize(("sink", "recent"), [(2, 5), (0, 1), (4, 33)])  # the last: everything, then a gap that grows
+@covered((("sink", "recent"), [(2, 5), (0, 1), (4, 33)]), name=["llama", "mistral", "gemma2", "smollm3", "gpt_oss"])
 def test_equals_the_reference(name, sink, recent, text):
     counts = assert_equals_reference(name, SinkRecent(sink=sink, recent=recent), rule(sink, recent), text)
     shape = small_llm(name).decoder.shape

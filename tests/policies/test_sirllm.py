@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cache_of_scores import cache_of, kept
+from covering import covered
 from evict_reference import assert_equals_reference
 from models import small_model
 from winnow import LLM, SamplingParams
@@ -56,8 +57,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("prefill_chunk", [1, 7, 64])
-@pytest.mark.parametrize(("name", "parameters"), CASES)
+@covered((("name", "parameters"), CASES), prefill_chunk=[1, 7, 64])
 def test_equals_the_reference(text, name, parameters, prefill_chunk):
     policy = SirLLM(**{"budget": 9, "local": 4, "sink": 2, "recent": 2, **parameters})
     recent = policy.budget // 7 if policy.recent is None else policy.recent

@@ -7,6 +7,7 @@ import torch
 from transformers import LlamaConfig
 
 import models
+from covering import covered
 from models import CONFIGS, SMALL, small_model
 from slowfast_reference import Every, Rules, SlowFastReference
 from tokenizers_for_tests import byte_tokenizer
@@ -118,14 +119,12 @@ def assert_equals_reference(llm, policy, ids, prompt=PROMPT, acts=True):
     return reference
 
 
-@pytest.mark.parametrize("recent_mode", ["sliding", "anchored"])
-@pytest.mark.parametrize("name", CONFIGS)
+@covered(recent_mode=["sliding", "anchored"], name=CONFIGS)
 def test_equals_the_reference(llm_of, name, recent_mode):
     assert_equals_reference(llm_of(name), slowfast(BASE | {"recent_mode": recent_mode}), tokens())
 
 
-@pytest.mark.parametrize("selector", OF_SELECTORS)
-@pytest.mark.parametrize("name", FIVE)
+@covered(selector=OF_SELECTORS, name=FIVE)
 def test_every_selector(llm_of, name, selector):
     """Group by group, with stale selections: what was selected last is then not what is read."""
     parameters = BASE | OPTIONS.get(selector, {}) | {"layer_groups": 2, "publish_delay": 1, "interval": 3}
@@ -159,9 +158,11 @@ def test_every_part_of_a_selector(llm_of, monkeypatch, arm):
     assert len({tuple(head) for layer in reference.selected.values() for each in layer.values() for head in each}) > 10
 
 
-@pytest.mark.parametrize("trigger_on", ["start", "end"])
-@pytest.mark.parametrize(("min_gap", "cooldown", "interval"), [(1, 0, 50), (3, 2, 9), (6, 1, 6)])
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@covered(
+    (("min_gap", "cooldown", "interval"), [(1, 0, 50), (3, 2, 9), (6, 1, 6)]),
+    trigger_on=["start", "end"],
+    name=["llama", "gemma2"],
+)
 def test_sentences(llm_of, name, trigger_on, min_gap, cooldown, interval):
     trigger = {"trigger": "sentence", "trigger_on": trigger_on, "min_gap": min_gap, "cooldown": cooldown}
     policy = slowfast(BASE | trigger | {"interval": interval, "selector": "pooled", "pool": 3})
@@ -175,9 +176,7 @@ def test_other_triggers(llm_of, trigger):
     assert (trigger == "random") == any(reference.slow)
 
 
-@pytest.mark.parametrize("layer_groups", [1, 3])
-@pytest.mark.parametrize("publish_delay", range(4))
-@pytest.mark.parametrize("interval", [2, 5])
+@covered(layer_groups=[1, 3], publish_delay=range(4), interval=[2, 5])
 def test_stale_selections(llm_of, publish_delay, interval, layer_groups):
     """Also where one is made before the last one is read. What no layer has read yet is read at once."""
     parameters = {"interval": interval, "publish_delay": publish_delay, "layer_groups": layer_groups}
@@ -205,16 +204,14 @@ EDGES = {
 }
 
 
-@pytest.mark.parametrize("edge", EDGES)
-@pytest.mark.parametrize("name", ["llama", "cohere2"])
+@covered(edge=EDGES, name=["llama", "cohere2"])
 def test_edges(llm_of, name, edge):
     policy = slowfast(BASE | {"selector": "alpha_fair"} | EDGES[edge])
     acts = "there are, anchored" not in edge and "ever" not in edge
     assert_equals_reference(llm_of(name), policy, tokens(), acts=acts)
 
 
-@pytest.mark.parametrize("prompt", [1, 2, 7, 15, 16, 17])
-@pytest.mark.parametrize("trigger", ["periodic", "sentence", "none"])
+@covered(prompt=[1, 2, 7, 15, 16, 17], trigger=["periodic", "sentence", "none"])
 def test_short_prompts_grow(llm_of, prompt, trigger):
     """J3: all is read while there are fewer than 16 units, and the step that has them selects, whatever the trigger."""
     parameters = {"sink": 2, "budget": 9, "recent": 5, "trigger": trigger, "interval": 7}
@@ -292,8 +289,7 @@ class Reads(Observer):
         self.calls[-1][attended.layer] = ([view.units for view in views], (*read, positions), everything)
 
 
-@pytest.mark.parametrize("recent_mode", ["sliding", "anchored"])
-@pytest.mark.parametrize("selector", ["attention", "alpha_fair", "pooled", "peaks"])
+@covered(recent_mode=["sliding", "anchored"], selector=["attention", "alpha_fair", "pooled", "peaks"])
 def test_what_is_read(llm_of, recent_mode, selector):
     """J4 and J9: read sets equal the reference's, are disjoint, and their keys and values are those of the cache."""
     llm, ids, record = llm_of("llama"), tokens(), Reads()
@@ -320,10 +316,9 @@ def test_what_is_read(llm_of, recent_mode, selector):
     assert [cache.length for cache in state.caches] == [len(ids)] * 4
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
-@pytest.mark.parametrize("recent_mode", ["sliding", "anchored"])
-@pytest.mark.parametrize("layer_groups", [1, 2])
-@pytest.mark.parametrize("publish_delay", [0, 2])
+@covered(
+    together=2, name=["llama", "gemma2"], recent_mode=["sliding", "anchored"], layer_groups=[1, 2], publish_delay=[0, 2]
+)
 def test_units_read_equal_the_closed_formula(llm_of, name, recent_mode, layer_groups, publish_delay):
     """Per layer and KV head: sink + budget + recent, and what came since if they are anchored; slow, all there is."""
     llm, ids = llm_of(name), tokens()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cache_of_scores import cache_of, kept
+from covering import covered
 from evict_reference import assert_equals_reference, best
 from models import small_model
 from winnow import LLM, SamplingParams
@@ -29,17 +30,25 @@ def rule(policy):
     return stays
 
 
-@pytest.mark.parametrize("prefill_chunk", [1, 7, 64])
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("llama", {"chunk": 6, "window": 4, "kernel": 3}),
-        ("llama", {"chunk": 6, "window": 4, "kernel": 5, "pooling": "max", "positions": "compact"}),
-        ("llama", {"chunk": None, "window": 4, "kernel": 5, "local": 0}),  # the authors' form; a question would vote
-        ("llama", {"chunk": None, "window": 3, "kernel": 1, "decode_chunk": 5}),
-        ("llama", {"chunk": 3, "window": 6, "kernel": 3, "pooling": "max", "decode_chunk": 2}),  # votes of 3 and 2 rows
-        ("mistral", {"budget": 6, "chunk": 5, "window": 2, "kernel": 1}),  # a window of 8 in every layer
-    ],
+@covered(
+    (
+        ("name", "parameters"),
+        [
+            ("llama", {"chunk": 6, "window": 4, "kernel": 3}),
+            ("llama", {"chunk": 6, "window": 4, "kernel": 5, "pooling": "max", "positions": "compact"}),
+            (
+                "llama",
+                {"chunk": None, "window": 4, "kernel": 5, "local": 0},
+            ),  # the authors' form; a question would vote
+            ("llama", {"chunk": None, "window": 3, "kernel": 1, "decode_chunk": 5}),
+            (
+                "llama",
+                {"chunk": 3, "window": 6, "kernel": 3, "pooling": "max", "decode_chunk": 2},
+            ),  # votes of 3 and 2 rows
+            ("mistral", {"budget": 6, "chunk": 5, "window": 2, "kernel": 1}),  # a window of 8 in every layer
+        ],
+    ),
+    prefill_chunk=[1, 7, 64],
 )
 def test_equals_the_reference(text, name, parameters, prefill_chunk):
     policy = SnapKV(**{"budget": 9, "local": 4, **parameters})

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from covering import covered
 from models import CONFIGS, small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.errors import InputError, PlanError
@@ -116,8 +117,7 @@ def logits_of(model, hidden):
     return logits * getattr(model.config, "logit_scale", 1.0)
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
-@pytest.mark.parametrize("chunk", [1, 7, 64])
+@covered(policy=POLICIES, chunk=[1, 7, 64])
 def test_equals_the_stock_layers_on_packed_rows(llm, text, policy, chunk):
     """K7: each decode step equals the teacher-forced forward; K3: what enters the lower layers is full attention's."""
     llm.prefill_chunk = chunk
@@ -127,8 +127,7 @@ def test_equals_the_stock_layers_on_packed_rows(llm, text, policy, chunk):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("policy", POLICIES[:4], ids=str)
+@covered(name=FAMILIES, policy=POLICIES[:4])
 def test_equals_the_dense_mask(name, text, policy):
     """K4, with windows, caps, sinks and unrotated layers."""
     llm = LLM(small_model(name), prefill_chunk=9)
@@ -138,9 +137,7 @@ def test_equals_the_dense_mask(name, text, policy):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("policy", POLICIES[4:], ids=str)
-@pytest.mark.parametrize("chunk", [1, 9])
+@covered(name=FAMILIES, policy=POLICIES[4:], chunk=[1, 9])
 def test_self_only_in_every_family(name, text, policy, chunk):
     """Windows apply to the anchor too."""
     llm = LLM(small_model(name), prefill_chunk=chunk)
@@ -189,8 +186,7 @@ def test_what_the_caches_hold(llm, text, policy):
             assert cache.live_positions().tolist() == upper
 
 
-@pytest.mark.parametrize("prompt", [1, 2, 3, 20, 31])
-@pytest.mark.parametrize("policy", POLICIES[:2], ids=str)
+@covered(prompt=[1, 2, 3, 20, 31], policy=POLICIES[:2])
 def test_rows_units_and_bytes_in_closed_form(llm, text, prompt, policy):
     new, kv_heads = 6, 2
     params = SamplingParams(max_tokens=new, ignore_eos=True)

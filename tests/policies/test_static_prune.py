@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from covering import covered
 from models import WINDOW, small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.errors import PlanError
@@ -51,9 +52,7 @@ def reference(model, ids, prompt, keep, layers):
     return model.lm_head(body.norm(hidden))[0, -(len(ids) - prompt + 1) :], going
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize("keep", [0.05, 0.4, 0.9])
-@pytest.mark.parametrize("chunk", [1, 7, 64])
+@covered(layers=[1, 2, 3], keep=[0.05, 0.4, 0.9], chunk=[1, 7, 64])
 def test_equals_the_stock_layers_on_the_kept_tokens(llm, text, layers, keep, chunk):
     """The choice, the logits of every step, and what every layer holds after it."""
     llm.prefill_chunk = chunk
@@ -67,8 +66,7 @@ def test_equals_the_stock_layers_on_the_kept_tokens(llm, text, layers, keep, chu
     assert sum(aside.nbytes for aside in state.aside.values()) == 0
 
 
-@pytest.mark.parametrize("prompt", [1, 2, 3, 20, 31])
-@pytest.mark.parametrize(("keep", "layers"), [(0.3, 1), (0.5, 2), (0.77, 3), (1.0, 4)])
+@covered((("keep", "layers"), [(0.3, 1), (0.5, 2), (0.77, 3), (1.0, 4)]), prompt=[1, 2, 3, 20, 31])
 def test_rows_units_and_bytes_in_closed_form(llm, text, prompt, keep, layers):
     new, kv_heads = 6, 2
     plan = f"static_prune(keep={keep}, layers={layers})"

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from covering import covered
 from read_reference import PROMPT, assert_equals_reference, run, small_llm
 from winnow import Plan
 from winnow.errors import PlanError
@@ -29,10 +30,19 @@ def rule(layers, budget):
     return reads
 
 
-@pytest.mark.parametrize("budget", [1, 6, 36])  # the last: everything, then all but a few
-@pytest.mark.parametrize(
-    ("name", "layers"),
-    [("llama", (0, 2)), ("llama", (1,)), ("llama", (1, 3)), ("smollm3", (0, 2)), ("gemma2", (1,)), ("gpt_oss", (1,))],
+@covered(
+    (
+        ("name", "layers"),
+        [
+            ("llama", (0, 2)),
+            ("llama", (1,)),
+            ("llama", (1, 3)),
+            ("smollm3", (0, 2)),
+            ("gemma2", (1,)),
+            ("gpt_oss", (1,)),
+        ],
+    ),
+    budget=[1, 6, 36],
 )
 def test_equals_the_reference(name, layers, budget, text):
     counts = assert_equals_reference(name, Tidal(layers=layers, budget=budget), rule(layers, budget), text)

@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from models import CONFIGS, small_model, stock_logits
+from covering import covered
+from models import CONFIGS, HEADS, small_model, stock_logits
 from winnow import LLM, Plan
 from winnow.errors import UnsupportedModelError
 from winnow.runtime.forward import advance, logits_of
@@ -14,29 +15,36 @@ from winnow.runtime.sequence import new_sequence
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(params=CONFIGS)
-def model(request, device):
-    return small_model(request.param, device)
+FAMILIES = (*CONFIGS, *HEADS)
+each_family = pytest.mark.parametrize("name", FAMILIES)
+
+
+@pytest.fixture
+def model(name, device):
+    return small_model(name, device)
 
 
 def assert_same(got, expected):
     torch.testing.assert_close(got, expected, rtol=0, atol=TOLERANCE)
 
 
+@each_family
 def test_whole_prompt(model, text):
     assert_same(LLM(model, prefill_chunk=len(text)).logits(text), stock_logits(model, text))
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 32])
+@covered(chunk=[1, 7, 32], name=FAMILIES)
 def test_chunked(model, text, chunk):
     assert_same(LLM(model, prefill_chunk=chunk).logits(text), stock_logits(model, text))
 
 
+@each_family
 def test_token_by_token(model, text):
     got = LLM(model, prefill_chunk=5).logits(text, decode_from=11)
     assert_same(got, stock_logits(model, text)[10:])
 
 
+@each_family
 def test_in_a_ragged_batch_with_three_others(model, text):
     """Prefill chunks and decode rows of four sequences of different lengths share every step."""
     source = random.Random(1)
@@ -59,6 +67,7 @@ def test_in_a_ragged_batch_with_three_others(model, text):
         assert_same(torch.cat(parts), stock_logits(model, ids))
 
 
+@each_family
 def test_the_model_is_stock_again_afterwards(model, text):
     before = stock_logits(model, text)
     LLM(model).logits(text)

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+from tokenizers import Tokenizer, decoders, models
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
 
 from models import SMALL, small_model
 from tokenizers_for_tests import byte_tokenizer
@@ -168,6 +169,19 @@ def test_a_character_cut_short_is_shown_at_the_end_only():
     assert stream.finish() == "�"
 
 
+def test_a_byte_of_no_character_stops_no_stream():
+    """Bytes as fallbacks: one that belongs to no character makes the decoder doubt those before it."""
+    words = {"<s>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "▁a": 257, "▁sea": 258}
+    backend = Tokenizer(models.BPE(vocab=words, merges=[], byte_fallback=True))
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    stream = TextStream(PreTrainedTokenizerFast(tokenizer_object=backend), ())
+    ids = [257, *(byte + 1 for byte in "é".encode()), 0xFF + 1, 258, 257]
+    pieces = [stream.push(token) for token in ids] + [stream.finish()]
+    assert pieces[0] == " a"
+    assert "".join(pieces).endswith(" sea a")
+    assert "�" in "".join(pieces)
+
+
 def test_logprobs_are_of_the_raw_distribution(llm):
     ids = llm.tokenizer("hello")["input_ids"]
     [out] = llm.generate([ids], SamplingParams(max_tokens=4, logprobs=3, temperature=0.5, seed=1, ignore_eos=True))
@@ -218,8 +232,7 @@ def test_times_are_ordered(llm):
     ],
 )
 def test_bad_input_is_refused_before_any_work(llm, call, error, says, monkeypatch):
-    for work in ("generate.prefill", "llm.prefill", "llm.advance"):
-        monkeypatch.setattr(f"winnow.runtime.{work}", lambda *a, **k: pytest.fail("work was done"))
+    monkeypatch.setattr("winnow.runtime.decoder.Decoder.embed", lambda *_: pytest.fail("the model was run"))
     with pytest.raises(error, match=says):
         call(llm)
 
@@ -306,6 +319,7 @@ def test_a_stop_string_that_the_last_token_completes(llm):
     assert out.finish_reason == "stop"
 
 
+@pytest.mark.threads
 def test_threads_share_a_model(llm):
     expected = [llm.generate(f"prompt {i}", GREEDY)[0].token_ids for i in range(6)]
     twin = LLM(llm.model, tokenizer=llm.tokenizer)
@@ -315,6 +329,7 @@ def test_threads_share_a_model(llm):
     assert llm.model.config._attn_implementation == "eager"
 
 
+@pytest.mark.threads
 def test_the_users_model_is_never_touched():
     """Another thread runs it natively, in training mode, while Winnow generates: both give what they give alone."""
     model = small_model("llama").train()

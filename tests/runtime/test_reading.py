@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import slowfast_reference as reference
+from covering import covered, covering, marked
 from models import small_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan
@@ -95,11 +96,14 @@ VARIANTS = {
 }
 
 
+ALONE = [("llama", None, variant) for variant in VARIANTS]
+BESIDE = [(name, other, variant) for name, variant in (("llama", "fair"), ("llama", "peaks"), ("gemma2", "plain"))
+          for other in OTHERS]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "other", "variant"),
-    [("llama", None, variant) for variant in VARIANTS]
-    + [("llama", other, variant) for other in OTHERS for variant in ("fair", "peaks")]
-    + [("gemma2", other, "plain") for other in (None, *OTHERS)],
+    marked([*ALONE, ("gemma2", None, "plain"), *BESIDE], [*ALONE, *covering(BESIDE, together=1)]),
 )
 @pytest.mark.filterwarnings("ignore:lazyllm keeps the units")
 def test_the_chunk_size_changes_nothing(llm_of, name, other, variant):
@@ -149,8 +153,7 @@ def test_slow_and_fast_sequences_share_steps(llm_of, name):
     assert len(slow) > 5
 
 
-@pytest.mark.parametrize("other", [None, "locret", "lazyllm", "streaming"])
-@pytest.mark.parametrize("variant", ["peaks", "sentences"])
+@covered(other=[None, "locret", "lazyllm", "streaming"], variant=["peaks", "sentences"])
 def test_forks_are_independent(llm_of, other, variant):
     """A fork at every other step, also while a selection waits to be read, that then feeds other tokens."""
     llm, ids, plan = llm_of("llama"), tokens(), plan_of(other, **VARIANTS[variant])
@@ -181,8 +184,9 @@ def poison(state):
             memory[:, cache.stop :] = torch.nan
 
 
-@pytest.mark.parametrize("other", [None, "locret", "locret, evicting in decode", "streaming", "speed", "lazyllm"])
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@covered(
+    other=[None, "locret", "locret, evicting in decode", "streaming", "speed", "lazyllm"], name=["llama", "gemma2"]
+)
 @pytest.mark.filterwarnings("ignore:lazyllm keeps the units")
 def test_dead_memory_changes_nothing(llm_of, name, other):
     llm, ids, plan = llm_of(name), tokens(), plan_of(other, selector="alpha_fair", publish_delay=1)
@@ -304,8 +308,7 @@ SEES = {
 }
 
 
-@pytest.mark.parametrize("selector", ["alpha_fair", "pooled"])
-@pytest.mark.parametrize("other", [None, *OTHERS])
+@covered(selector=["alpha_fair", "pooled"], other=[None, *OTHERS])
 def test_what_fast_steps_read_over_other_policies(llm_of, other, selector):
     """First, selected and recent of the units that a layer holds for a head, whatever their positions."""
     plan = plan_of(other, bootstrap=1, selector=selector, **{"pool": 3} if selector == "pooled" else {})
@@ -321,8 +324,10 @@ def test_what_fast_steps_read_over_other_policies(llm_of, other, selector):
         assert follow.forgotten >= 4
 
 
-@pytest.mark.parametrize("other", [None, "streaming, no sinks", "static_prune", "lazyllm, never", "lazyllm", "speed"])
-@pytest.mark.parametrize("name", ["mistral", "gemma2", "gpt_oss"])
+@covered(
+    other=[None, "streaming, no sinks", "static_prune", "lazyllm, never", "lazyllm", "speed"],
+    name=["mistral", "gemma2", "gpt_oss"],
+)
 @pytest.mark.filterwarnings("ignore:lazyllm keeps the units")
 def test_what_fast_steps_read_in_windows(llm_of, name, other):
     """Units that have left a window are not chosen among; what was chosen and leaves it is not read any more."""
@@ -375,8 +380,7 @@ ALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("other", ALL)
-@pytest.mark.parametrize("name", ["llama", "llama-yarn"])
+@covered(other=ALL, name=["llama", "llama-yarn"])
 def test_reading_all_over_other_policies_changes_nothing(llm_of, name, other):
     """J2, over each of them: what is packed stands for what is kept, at its rope positions."""
     llm, ids = llm_of(name), tokens()

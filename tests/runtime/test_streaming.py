@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import softmax
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from covering import covered
 from models import small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.policies.keep.streaming import Streaming
@@ -42,8 +43,7 @@ def streaming_llm(model, ids, sink, recent):
     return torch.stack(logits)
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 16, 64])
-@pytest.mark.parametrize(("sink", "recent"), [(4, 12), (0, 10), (3, 1), (10, 30), (4, 100)])
+@covered((("sink", "recent"), [(4, 12), (0, 10), (3, 1), (10, 30), (4, 100)]), chunk=[1, 5, 16, 64])
 def test_equals_the_papers_algorithm_for_any_chunk(text, chunk, sink, recent, device):
     model = small_model("llama", device)
     with torch.device(device):

@@ -4,8 +4,8 @@ import pytest
 
 from tiny import tiny_model
 from winnow import LLM
-from winnow.bench.evaluate import Case
 from winnow.errors import InputError
+from winnow.evaluation.evaluate import Case
 from winnow.tasks import Example
 from winnow.tune.prompts import digest, own_cases, read_prompts, split
 

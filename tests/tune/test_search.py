@@ -7,9 +7,9 @@ import torch
 
 from tiny import tiny_model
 from winnow import LLM, Plan
-from winnow.bench.evaluate import Case
-from winnow.bench.fidelity import fidelity
 from winnow.errors import InputError
+from winnow.evaluation.evaluate import Case
+from winnow.evaluation.fidelity import fidelity
 from winnow.policies.registry import POLICIES
 from winnow.tasks import Example
 from winnow.tune import search

@@ -12,12 +12,11 @@ from winnow.inspector.texts import token_texts
 from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
 from winnow.kernels.attend.reference import visible
 from winnow.plan import Plan
-from winnow.runtime.forward import decode, prefill
 from winnow.runtime.llm import LLM
 from winnow.runtime.observer import Attended, Observer
-from winnow.runtime.sampling import Sampler, SamplingParams
-from winnow.runtime.scorer import admit
+from winnow.runtime.sampling import Sampler
 from winnow.runtime.sequence import Sequence as State
+from winnow.sampling import SamplingParams
 
 Progress = Callable[[int], None]
 
@@ -44,6 +43,7 @@ class Recorder(Observer):
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
         [self._request] = llm.check(prompt, params, plan=plan)
         self._llm, self._progress = llm, progress
+        self._session = llm.session(plan=self._request.plan, max_tokens=max_tokens, observer=self)
         self._ids: list[int] = []
         self._prompt = 0
         self._finish_reason: Literal["stop", "length"] | None = None
@@ -60,26 +60,23 @@ class Recorder(Observer):
 
     def steps(self) -> Iterator[Step]:
         """Run, and yield every step when it is done: the prefill, then decode steps. To be called once."""
-        llm, request = self._llm, self._request
-        params = request.params
-        self._state, prompt = admit(
-            llm.decoder, llm.tokenizer, request.plan, request.ids, params.max_tokens, llm.prefill_chunk
-        )
-        self._progress(self._state.omitted)
-        self._state.observer = self
-        self._ids, self._prompt = list(prompt), len(prompt)
-        sampler = Sampler(params, request.ids, llm.device)
-        self._clear()
-        logits = prefill(llm.decoder, self._state, prompt, llm.prefill_chunk, self._progress)
-        yield self._note("prefill", sampler.next(logits))
+        session, request = self._session, self._request
+        sampler = Sampler(request.params, request.ids, self._llm.device)
+        self._clear((0, 0, 0))
+        session.feed(request.ids, progress=self._progress)
+        self._ids, self._prompt = list(session.prompt), len(session.prompt)
+        # What the plan has left out of the prompt is no step's.
+        self._before = (0, session.state.omitted * session.state.shape.layers, 0)
+        yield self._note("prefill", sampler.next(session.logits))
         while self._finish_reason is None:
-            self._clear()
-            logits = decode(llm.decoder, [(self._state, self._ids[-1])])[0]
-            yield self._note("decode", sampler.next(logits))
+            state = session.state
+            self._clear((state.position, state.stats.rows_full, state.stats.units_full))
+            session.feed(self._ids[-1:])
+            yield self._note("decode", sampler.next(session.logits))
 
     def trace(self) -> Trace:
         """What the finished steps did. At least the prefill has to be done."""
-        decoder, state = self._llm.decoder, self._state
+        decoder, state = self._llm.decoder, self._session.state
         ids = self._ids[: self._prompt + len(self._steps)]
         texts = token_texts(self._llm.tokenizer, ids)
         return Trace(
@@ -97,11 +94,11 @@ class Recorder(Observer):
             snapshots=tuple(self._snapshots),
         )
 
-    def _clear(self) -> None:
-        stats = self._state.stats
+    def _clear(self, before: tuple[int, int, int]) -> None:
+        """A step begins. before: tokens fed, and what full attention would have computed and read so far."""
         self._layers = [_Watched() for _ in range(self._llm.decoder.shape.layers)]
         self._taken = []
-        self._before = (self._state.position, stats.rows_full, stats.units_full)
+        self._before = before
 
     def attended(self, attended: Attended) -> None:
         """What the runtime calls after the attention of rows in a layer."""
@@ -118,7 +115,7 @@ class Recorder(Observer):
 
     def _note(self, phase: Literal["prefill", "decode"], token: int) -> Step:
         """The step just done, which chose `token`."""
-        state, (first, rows_full, units_full) = self._state, self._before
+        state, (first, rows_full, units_full) = self._session.state, self._before
         layers = []
         for layer, (seen, cache) in enumerate(zip(self._layers, state.caches, strict=True)):
             aside = [state.aside[layer].live] if layer in state.aside else []

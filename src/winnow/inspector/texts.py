@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from winnow.runtime.text import LONGEST, REPLACEMENT
+from winnow.policies.compute.spelling import LONGEST, UNDECODED
 
 
 def token_texts(tokenizer: PreTrainedTokenizerBase | None, ids: Sequence[int]) -> list[str]:
@@ -20,7 +20,7 @@ def token_texts(tokenizer: PreTrainedTokenizerBase | None, ids: Sequence[int]) -
     context = done = 0
     for stop in range(1, len(ids) + 1):
         known, now = _decode(tokenizer, ids[context:done]), _decode(tokenizer, ids[context:stop])
-        unfinished = now.endswith(REPLACEMENT) and stop - done < LONGEST and stop < len(ids)
+        unfinished = now.endswith(UNDECODED) and stop - done < LONGEST and stop < len(ids)
         texts.append("" if unfinished else now[len(known) :])
         if not unfinished:
             context, done = done, stop

@@ -3,37 +3,41 @@
 from dataclasses import dataclass
 
 from winnow.learn.recipe import check_types, require
+from winnow.parameters import Count
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsRecipe:
-    """The defaults are Locret's (arXiv:2410.01805, appendix A, and the authors' code), but for `bf16`.
+    """The defaults are Locret's (arXiv:2410.01805, appendix A, and the authors' code), but for `bf16`."""
 
-    width: of the heads' hidden layer. steps: one sample each; learning_rate: at its height, after a linear rise that
-        takes a share `warmup` of the steps and begins with 0; then it falls linearly.
-    length: tokens of a prompt that are learnt, the first ones.
-    smoothing: weight of the squared difference of neighbouring scores. clip: the largest absolute value of a gradient.
-    seed: of new heads and of the order of samples.
-    bf16: the large matrix products in bfloat16, weights in float32.
-    save_every, log_every, validate_every: in steps.
-    """
-
-    width: int = 1024
+    width: Count = 1024
+    """Of the heads' hidden layer."""
     steps: int = 3000
+    """One sample each; samples come again where there are fewer."""
     learning_rate: float = 5e-4
+    """At its height; it begins with 0, rises linearly, then falls linearly."""
     warmup: float = 2 / 3
+    """Share of the steps in which it rises."""
     length: int = 10240
+    """Tokens of a prompt that are learnt, the first ones."""
     smoothing: float = 0.0025
+    """Weight of the squared difference of neighbouring scores."""
     clip: float = 0.5
+    """The largest absolute value of a gradient."""
     seed: int = 0
+    """Of new heads and of the order of the data."""
     bf16: bool = False
-    save_every: int = 200
-    log_every: int = 10
-    validate_every: int = 500
+    """The large matrix products in bfloat16, weights in float32."""
+    save_every: Count = 200
+    """Steps between checkpoints."""
+    log_every: Count = 10
+    """Steps between lines of log.jsonl."""
+    validate_every: Count = 500
+    """Steps between measurements on --validation."""
 
     def __post_init__(self) -> None:
         check_types(self)
-        least = {"width": 1, "steps": 2, "length": 2, "save_every": 1, "log_every": 1, "validate_every": 1}
+        least = {"steps": 2, "length": 2}
         for name, bound in least.items():
             require(getattr(self, name) >= bound, f"{name}={getattr(self, name)} must be at least {bound}")
         for name in ("learning_rate", "clip"):

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from winnow.plan import Plan
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
-from winnow.runtime.forward import advance
+from winnow.runtime.forward import forward_pass
 from winnow.runtime.heads import joined
 from winnow.runtime.observer import Observer
-from winnow.runtime.sequence import new_sequence
 
 if TYPE_CHECKING:
     from winnow.runtime.segment import Segment
@@ -54,10 +52,9 @@ def label(decoder: Decoder, sample: Sample, *, length: int, chunk: int) -> Label
     Source:
         Huang et al., Locret, arXiv:2410.01805, section 3.2; the scale is that of the authors' code.
     """
-    state = new_sequence(decoder, Plan(), sample.prompt, len(sample.ids), chunk)
-    state.observer = observer = _Labels(decoder, sample.prompt, min(sample.prompt, length))
-    for start in range(0, len(sample.ids), chunk):
-        advance(decoder, [(state, list(sample.ids[start : start + chunk]))], decode=False)
+    observer = _Labels(decoder, sample.prompt, min(sample.prompt, length))
+    for _ in forward_pass(decoder, list(sample.ids), chunk, observer):
+        pass
     # Copies: what inference made cannot take part in a gradient.
     inputs = [torch.cat(pieces) for pieces in observer.inputs]
     return Labelled(inputs, [target.clone() for target in observer.targets])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from winnow.errors import InputError
-from winnow.parameters import wrong_type
+from winnow.parameters import Count, wrong_type
 
 SCHEDULES = ("cosine", "linear", "constant")  # each after a linear warm-up
 ALL_LINEAR = "all-linear"
@@ -23,15 +23,16 @@ def require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters (Hu et al., arXiv:2106.09685): the update is `alpha / rank * B A`, B and A of rank `rank`.
-
-    targets: names of linear layers joined by commas, or "all-linear" for all of them but the output embedding.
-    """
+    """Low-rank adapters (Hu et al., arXiv:2106.09685): the update is `alpha / rank * B A`, B and A of rank `rank`."""
 
     rank: int = 16
+    """Of the update."""
     alpha: int = 32
+    """The update is scaled by alpha / rank."""
     dropout: float = 0.0
+    """Share of the inputs of an adapter left out in training."""
     targets: str = ALL_LINEAR
+    """Linear layers, such as q_proj,v_proj; all-linear: all but the output embedding."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -48,42 +49,43 @@ class Lora:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Same recipe, data and seed: the same batches in the same order, whatever the cutoff, so that arms compare.
-
-    epochs: passes over the data; steps: instead, optimizer steps.
-    learning_rate: at its height; schedule: of "cosine", "linear" and "constant"; warmup: share of the steps before the
-        height; weight_decay: AdamW's; clip: largest norm of a gradient.
-    batch: conversations laid side by side in one forward, per process; accumulate: forwards per optimizer step.
-    length: conversations of more tokens are left out; None: the model's positions.
-    seed: of the order of conversations and of fresh adapters.
-    bf16: matrix products in bfloat16, weights as they are loaded. checkpointing: less memory, more time.
-    save_every, log_every: in optimizer steps.
-    lora: adapters to train; None: all parameters.
-    """
+    """Same recipe, data and seed: the same batches in the same order, whatever the cutoff, so that arms compare."""
 
     epochs: float = 1.0
-    steps: int | None = None
+    """Passes over the data."""
+    steps: Count | None = None
+    """Instead of epochs: optimizer steps."""
     learning_rate: float = 2e-4
+    """At its height."""
     schedule: str = "cosine"
+    """cosine, linear or constant; after the warm-up."""
     warmup: float = 0.03
+    """Share of the steps before the height."""
     weight_decay: float = 0.0
+    """AdamW's."""
     clip: float = 1.0
-    batch: int = 4
-    accumulate: int = 1
-    length: int | None = None
+    """Largest norm of the gradient."""
+    batch: Count = 4
+    """Conversations side by side in one forward."""
+    accumulate: Count = 1
+    """Forwards per optimizer step."""
+    length: Count | None = None
+    """Leave out longer conversations, in tokens. Default: the model's positions."""
     seed: int = 0
+    """Of the order of the data and of fresh adapters."""
     bf16: bool = False
+    """Matrix products in bfloat16, weights as they are loaded."""
     checkpointing: bool = False
-    save_every: int = 200
-    log_every: int = 10
+    """Less memory, more time."""
+    save_every: Count = 200
+    """Steps between checkpoints."""
+    log_every: Count = 10
+    """Steps between lines of log.jsonl."""
     lora: Lora | None = Lora()
 
     def __post_init__(self) -> None:
         check_types(self)
         require(self.epochs > 0, f"epochs={self.epochs} must be above 0")
-        for name in ("steps", "batch", "accumulate", "length", "save_every", "log_every"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"{name}={value} must be at least 1")
         for name in ("learning_rate", "clip"):
             require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
         require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")

@@ -120,8 +120,8 @@ class Scorer(Protocol):
         """The model's tokenizer if it has a chat template."""
 
     @property
-    def max_positions(self) -> int:
-        """The longest text that the model takes, in tokens."""
+    def shape(self) -> ModelShape:
+        """The model's."""
 
     def surprisal(self, ids: list[int]) -> list[float]:
         """-ln P(token | the tokens before it) for every token but the first."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.observer import Observer
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence as State
 from winnow.runtime.sequence import new_sequence
@@ -97,14 +98,20 @@ def decode(decoder: Decoder, batch: Sequence[tuple[State, int]]) -> Tensor:
     return logits_of(decoder, torch.cat([rows[-1:] for rows in hidden]))
 
 
+def forward_pass(decoder: Decoder, ids: list[int], chunk: int, observer: Observer | None = None) -> Iterator[Tensor]:
+    """A text under full attention, `chunk` tokens a step; yields [tokens of the step, hidden] after the last layer."""
+    state = new_sequence(decoder, Plan(), len(ids), len(ids), chunk)
+    state.observer = observer
+    for start in range(0, len(ids), chunk):
+        [hidden] = advance(decoder, [(state, ids[start : start + chunk])], decode=False)
+        yield hidden
+
+
 def surprisals(decoder: Decoder, ids: list[int], chunk: int) -> Iterator[Tensor]:
     """-ln P of every token but the first under full attention, [tokens] float32 for every `chunk` tokens fed."""
-    state = new_sequence(decoder, Plan(), len(ids), len(ids), chunk)
-    for start in range(0, len(ids) - 1, chunk):
-        piece = ids[start : min(start + chunk, len(ids) - 1)]
-        [hidden] = advance(decoder, [(state, piece)], decode=False)
-        following = torch.tensor(ids[start + 1 : start + 1 + len(piece)], device=decoder.device)
-        yield surprisal_of(decoder, hidden, following)
+    following = [torch.tensor(ids[at : at + chunk], device=decoder.device) for at in range(1, len(ids), chunk)]
+    for hidden, tokens in zip(forward_pass(decoder, ids[:-1], chunk), following, strict=True):
+        yield surprisal_of(decoder, hidden, tokens)
 
 
 def _count_full(decoder: Decoder, state: State, rows: int, phase: bool) -> None:

@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.forward import decode, prefill
-from winnow.runtime.observer import Observer
-from winnow.runtime.sampling import Sampler, SamplingParams
+from winnow.runtime.sampling import Sampler
 from winnow.runtime.scorer import admit
 from winnow.runtime.sequence import Sequence
 from winnow.runtime.text import TextStream
+from winnow.sampling import SamplingParams
 from winnow.stats import Stats
 
 FinishReason = Literal["stop", "length"]
@@ -66,6 +67,21 @@ class Running:
     logprobs: list[dict[int, float]] = field(default_factory=list)
     finish_reason: FinishReason | None = None
 
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        state: Sequence,
+        tokenizer: PreTrainedTokenizerBase | None,
+        device: torch.device,
+        started: float,
+        sample_index: int = 0,
+    ) -> "Running":
+        """A sample of a request whose prompt `state` has seen. started: when its prompt was begun."""
+        sampler = Sampler(request.params, request.ids, device, sample_index)
+        text = None if tokenizer is None else TextStream(tokenizer, tuple(request.params.stop))
+        return cls(request, state, sampler, started, sample_index, text)
+
     def take(self, logits: Tensor) -> str:
         """Choose the next token from `logits` [vocab]; returns the text that has become certain."""
         token = self.sampler.next(logits)
@@ -114,27 +130,30 @@ def run(
     chunk: int,
     max_batch: int,
     progress: Callable[[int], None] = lambda tokens: None,
-    observer: Observer | None = None,
 ) -> Iterator[tuple[Running, str]]:
     """Continue `requests`, at most `max_batch` sequences at a time, each admitted as soon as there is room.
 
     Yields (sequence, new text) after every token; a sequence with a finish_reason has ended. progress: prompt tokens
     done.
-    observer: told about every sequence.
     """
     waiting = deque(requests)
     active: list[Running] = []
     while waiting or active:
         while waiting and len(active) + waiting[0].params.n <= max(max_batch, waiting[0].params.n):
-            admitted, logits = _admit(decoder, tokenizer, waiting.popleft(), chunk, progress, observer)
+            admitted, logits = _admit(decoder, tokenizer, waiting.popleft(), chunk, progress)
             for sequence in admitted:
                 yield sequence, sequence.take(logits)
             active += [s for s in admitted if s.finish_reason is None]
         if active:
-            rows = decode(decoder, [(s.state, s.tokens[-1]) for s in active])
-            for sequence, logits in zip(active, rows, strict=True):
-                yield sequence, sequence.take(logits)
+            yield from continue_all(decoder, active)
             active = [s for s in active if s.finish_reason is None]
+
+
+def continue_all(decoder: Decoder, active: list[Running]) -> Iterator[tuple[Running, str]]:
+    """One decode step of sequences that have not ended; yields each with its new text."""
+    rows = decode(decoder, [(s.state, s.tokens[-1]) for s in active])
+    for sequence, logits in zip(active, rows, strict=True):
+        yield sequence, sequence.take(logits)
 
 
 def _admit(
@@ -143,25 +162,16 @@ def _admit(
     request: Request,
     chunk: int,
     progress: Callable[[int], None],
-    observer: Observer | None,
 ) -> tuple[list[Running], Tensor]:
     """Prefill a prompt once and fork it into its samples; also returns the logits [vocab] after the prompt."""
     started = time.perf_counter()
     params = request.params
-    state, prompt = admit(decoder, tokenizer, request.plan, request.ids, params.max_tokens, chunk)
-    state.observer = observer
+    # The last of the new tokens is never fed.
+    state, prompt = admit(decoder, tokenizer, request.plan, request.ids, params.max_tokens - 1, chunk)
     progress(state.omitted)
     logits = prefill(decoder, state, prompt, chunk, progress)
     states = [state.fork() for _ in range(params.n - 1)] + [state]
     samples = [
-        Running(
-            request=request,
-            state=each,
-            sampler=Sampler(params, request.ids, decoder.device, index),
-            started=started,
-            sample_index=index,
-            text=TextStream(tokenizer, tuple(params.stop)) if tokenizer is not None else None,
-        )
-        for index, each in enumerate(states)
+        Running.of(request, each, tokenizer, decoder.device, started, index) for index, each in enumerate(states)
     ]
     return samples, logits

@@ -9,21 +9,22 @@ from jinja2 import TemplateError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from winnow.errors import CapacityError, InputError, ModelError, PlanError
+from winnow.errors import InputError, ModelError, PlanError
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.reading import check_text
 from winnow.runtime.adapters import find_adapter, load_adapter, trained_in
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
-from winnow.runtime.forward import advance, decode, logits_of, prefill
+from winnow.runtime.forward import forward_pass, logits_of, surprisals
 from winnow.runtime.generate import Completion, Request, run
 from winnow.runtime.heads import RetainingHeads
 from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, load, move, parse_device, parse_dtype, rounded_copy
-from winnow.runtime.sampling import SamplingParams
-from winnow.runtime.scorer import ModelScorer, admit
-from winnow.runtime.sequence import new_sequence
+from winnow.runtime.observer import Observer
+from winnow.runtime.scorer import ModelScorer
+from winnow.runtime.session import Session
 from winnow.runtime.truncate import Part, check_part, cut, start_of_text
+from winnow.sampling import SamplingParams
 
 Prompt = str | Sequence[int]
 Message = dict[str, Any]
@@ -239,23 +240,53 @@ class LLM:
         and after each fed token.
         """
         chosen = self._plan(plan)
-        tokens = self._ids(ids, 0)
+        tokens = self.token_ids(ids)
         if decode_from is None:
-            self._check_length(len(tokens), 0, chosen)
+            chosen.prepare(self.services, tokens, 0)
             if not chosen.is_full:
                 raise PlanError(f"logits of a whole forward are for the full plan; give decode_from to run {chosen}")
-            state = new_sequence(self.decoder, chosen, len(tokens), len(tokens), self.prefill_chunk)
-            pieces = [tokens[i : i + self.prefill_chunk] for i in range(0, len(tokens), self.prefill_chunk)]
-            hidden = [advance(self.decoder, [(state, piece)], decode=False)[0] for piece in pieces]
-            return logits_of(self.decoder, torch.cat(hidden)).clone()
+            hidden = torch.cat(list(forward_pass(self.decoder, tokens, self.prefill_chunk)))
+            return logits_of(self.decoder, hidden).clone()
         if not 1 <= decode_from <= len(tokens):
             raise InputError(f"decode_from={decode_from} must be between 1 and the {len(tokens)} tokens given")
-        self._check_length(decode_from, len(tokens) - decode_from, chosen)
         prompt, fed = tokens[:decode_from], tokens[decode_from:]
-        state, seen = admit(self.decoder, self.tokenizer, chosen, prompt, len(fed), self.prefill_chunk)
-        rows = [prefill(self.decoder, state, seen, self.prefill_chunk)]
-        rows += [decode(self.decoder, [(state, token)])[0] for token in fed]
-        return torch.stack(rows)
+        with self.session(plan=chosen, max_tokens=len(fed) + 1) as session:
+            rows = session.feed(prompt)
+            return torch.cat((rows, session.feed(fed))) if fed else rows
+
+    def session(
+        self, *, plan: str | Plan | None = None, max_tokens: int = 128, observer: Observer | None = None
+    ) -> Session:
+        """A sequence that is fed by hand: its prompt first, then up to `max_tokens - 1` tokens.
+
+        plan: instead of the model's. observer: told what happens in every layer. Raises PlanError, and what the plan
+        lacks on this model, before any work.
+        """
+        if max_tokens < 1:
+            raise InputError(f"max_tokens={max_tokens} must be at least 1")
+        return Session(self, self.prepare(plan), max_tokens, observer)
+
+    def surprisals(self, ids: Sequence[int]) -> Iterator[Tensor]:
+        """-ln P of every token but the first under full attention, [tokens] float32 for every chunk, in nats.
+
+        Raises InputError or CapacityError, before any work, where the ids are no text for this model.
+        """
+        tokens = self.token_ids(ids)
+        if len(tokens) < 2:
+            raise InputError("the text has 1 token; at least 2 are needed to predict one from another")
+        Plan().prepare(self.services, tokens[:-1])  # the last one is predicted, never fed
+        return surprisals(self.decoder, tokens, self.prefill_chunk)
+
+    def prepare(self, plan: str | Plan | None = None) -> Plan:
+        """The plan, once it is known to run on this model: raises PlanError, InputError or ModelError otherwise."""
+        chosen = self._plan(plan)
+        chosen.prepare(self.services)
+        return chosen
+
+    @property
+    def services(self) -> ModelScorer:
+        """What policies may ask of the model."""
+        return ModelScorer(self.decoder, self.tokenizer, self.prefill_chunk)
 
     def save_heads(self, directory: str | Path) -> None:
         """Write the retaining heads that `locret` uses here, for `heads=directory`. Raises ModelError without any."""
@@ -287,22 +318,20 @@ class LLM:
         check_part(truncate)
         if params.stop and self.tokenizer is None:
             raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
-        scorer = ModelScorer(self.decoder, self.tokenizer, self.prefill_chunk)
-        chosen.compute.prepare(scorer)
-        chosen.keep.unit_scorer(scorer)
-        chosen.read.prepare(scorer)
+        services = self.services
+        chosen.prepare(services)
         stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.end_tokens())
         requests = []
         for index, prompt in enumerate(prompts):
-            ids = self._ids(prompt, index)
+            ids = self.token_ids(prompt, index)
             if truncate is not None and (room := self.room(params.max_tokens, chosen)) is not None and len(ids) > room:
                 ids = cut(ids, room, truncate, start_of_text(ids, self.tokenizer)).ids
-            self._check_length(len(ids), params.max_tokens, chosen)
-            chosen.compute.deep(ids, scorer)
+            chosen.prepare(services, ids, params.max_tokens)
             requests.append(Request(index, ids, params, chosen, stop))
         return requests
 
-    def _ids(self, prompt: Prompt, index: int) -> list[int]:
+    def token_ids(self, prompt: Prompt, index: int = 0) -> list[int]:
+        """Token ids of a prompt that is text or ids. Raises InputError, naming prompt `index`, where it is neither."""
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise InputError(f"prompt {index} is text, but the model has no tokenizer; give token ids")
@@ -321,22 +350,6 @@ class LLM:
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab:
                 raise InputError(f"prompt {index}: token {place} is {token!r}; ids are 0 to {vocab - 1}")
         return ids
-
-    def _check_length(self, prompt: int, new: int, plan: Plan) -> None:
-        plan.check_prompt(prompt)
-        limit = self.decoder.shape.max_positions
-        if (used := plan.rope_positions(self.decoder.shape, prompt, new)) is not None and used <= limit:
-            return
-        if prompt > limit:
-            raise CapacityError(
-                f"the prompt has {prompt} tokens, more than the model's {limit} positions; shorten it, or say with "
-                "truncate which part to leave out: head, middle or tail"
-            )
-        if prompt + new > limit + 1:
-            raise CapacityError(
-                f"{prompt} prompt tokens and max_tokens={new} exceed the model's {limit} positions; "
-                f"use max_tokens of at most {limit + 1 - prompt}"
-            )
 
     def end_tokens(self) -> frozenset[int]:
         """The model's own stop tokens: those of its generation config, else of its config, and the tokenizer's."""

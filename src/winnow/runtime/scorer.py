@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from winnow.errors import InputError
 from winnow.plan import Plan
+from winnow.policies.base import ModelShape
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.first import plant
 from winnow.runtime.forward import surprisals
@@ -35,8 +36,8 @@ class ModelScorer:
         return self._tokenizer if self._tokenizer is not None and self._tokenizer.chat_template else None
 
     @property
-    def max_positions(self) -> int:
-        return self.decoder.shape.max_positions
+    def shape(self) -> ModelShape:
+        return self.decoder.shape
 
     def surprisal(self, ids: list[int]) -> list[float]:
         return [value for piece in surprisals(self.decoder, ids, self.chunk) for value in piece.tolist()]

@@ -168,6 +168,20 @@ class Sequence:
         beside += self.reader.nbytes + self.going.nbytes + (0 if self.surprise is None else self.surprise.nbytes)
         return sum(cache.held_nbytes for cache in caches), beside
 
+    def bound_bytes(self, new: int) -> int | None:
+        """The most bytes that units ever take with `new` tokens after the prompt, by the keep policy's closed formula.
+
+        None: as many as the text has.
+        """
+        total = 0
+        for layer, window in enumerate(self.shape.windows):
+            units = self.plan.keep.bound(self.prompt, new, self.chunk, self.window(window))
+            if self.holder(layer) == layer and units is None:
+                return None
+            if self.holder(layer) == layer:
+                total += min(units or 0, self.prompt + new) * self.shape.kv_heads * self.shape.unit_bytes
+        return total
+
     def note(self) -> None:
         """Note what is held now, if it is the most so far.
 

@@ -2,14 +2,15 @@
 
 from transformers import PreTrainedTokenizerBase
 
-REPLACEMENT = "�"  # what a decoder shows for bytes that are not yet a whole character
-LONGEST = 8  # tokens that may wait to become a character; bytes that are none after so many never will be
+from winnow.policies.compute.spelling import LONGEST, UNDECODED
 
 
 class TextStream:
     """Incremental text of one completion.
 
     `push` returns the text that has become certain; `finish` the rest. `stopped` is set once a stop string came up.
+    Not tokenizers' DecodeStream, which raises where a later byte changes what the bytes before it stand for: with
+    tokenizers that fall back to bytes, one byte that belongs to no character does so.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...]) -> None:
@@ -38,7 +39,7 @@ class TextStream:
     def _take(self, final: bool) -> None:
         known = self._decode(self._ids[self._context : self._done])
         now = self._decode(self._ids[self._context :])
-        unfinished = now.endswith(REPLACEMENT) and len(self._ids) - self._done < LONGEST
+        unfinished = now.endswith(UNDECODED) and len(self._ids) - self._done < LONGEST
         if not final and (unfinished or len(now) <= len(known)):
             return
         before = len(self.text)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from winnow.bench.evaluate import Case
 from winnow.errors import InputError, ModelError, PlanError
+from winnow.evaluation.evaluate import Case
 from winnow.plan import Plan
 from winnow.policies.registry import POLICIES
 from winnow.runtime.llm import LLM

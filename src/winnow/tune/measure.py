@@ -1,19 +1,16 @@
 """One plan on one prompt: how far its next tokens are from full attention's, and what it computed, read and held."""
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from winnow.bench.evaluate import Case
 from winnow.errors import ModelError
+from winnow.evaluation.evaluate import Case
 from winnow.plan import Plan
-from winnow.runtime.forward import decode, prefill
 from winnow.runtime.llm import LLM
-from winnow.runtime.scorer import admit
 from winnow.stats import Stats
 
 WORST = 1e6  # nats: in place of the KL of a plan whose logits are no numbers
@@ -120,12 +117,9 @@ def _measurement(plan: Plan, prompt: int, run: _Run, kl: float, agreement: float
 
 def _run(llm: LLM, plan: Plan, case: Case, following: Callable[[Tensor], int | None]) -> _Run:
     """Prefill the prompt under `plan`, then feed what `following` makes of each logits, until it gives None."""
-    started = time.perf_counter()
-    state, seen = admit(llm.decoder, llm.tokenizer, plan, case.ids, case.params.max_tokens, llm.prefill_chunk)
-    rows = [prefill(llm.decoder, state, seen, llm.prefill_chunk)]
-    prefilled = time.perf_counter()
-    while (token := following(rows[-1])) is not None:
-        rows.append(decode(llm.decoder, [(state, token)])[0])
-    ended = time.perf_counter()
-    state.measure()
-    return _Run(torch.stack(rows), state.stats, prefilled - started, ended - prefilled)
+    with llm.session(plan=plan, max_tokens=case.params.max_tokens) as session:
+        rows = [session.feed(case.ids)]
+        while (token := following(session.logits)) is not None:
+            rows.append(session.feed([token]))
+        stats = session.stats
+    return _Run(torch.cat(rows), stats, stats.ttft_s, stats.total_s - stats.ttft_s)

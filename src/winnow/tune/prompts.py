@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.bench.evaluate import Case
 from winnow.errors import InputError
+from winnow.evaluation.evaluate import Case
 from winnow.reading import json_lines, read_text
 from winnow.runtime.llm import LLM
 from winnow.tasks import Example

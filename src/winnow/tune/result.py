@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from winnow.bench.compare import Row, finished, summarise, with_full
+from winnow.evaluation.compare import Row, finished, summarise, with_full
 from winnow.plan import Plan
 from winnow.tune.frontier import Figures
 from winnow.tune.limits import Limits

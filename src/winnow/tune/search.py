@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from winnow.bench.compare import with_full
-from winnow.bench.evaluate import Case, Record, answer
+from winnow.evaluation.compare import with_full
+from winnow.evaluation.evaluate import Case, Record, answer
 from winnow.plan import Plan
 from winnow.policies.base import VERBS
 from winnow.runtime.llm import LLM

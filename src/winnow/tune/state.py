@@ -6,8 +6,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from winnow.bench.evaluate import Case
 from winnow.errors import InputError
+from winnow.evaluation.evaluate import Case
 from winnow.runtime.adapters import fingerprint
 from winnow.runtime.llm import LLM
 from winnow.tune.measure import Measurement

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from winnow.errors import InputError, MissingExtraError
-from winnow.parameters import Where
+from winnow.parameters import Share, Where
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.spelling import Span, encode, special_tokens, spell
@@ -57,7 +57,7 @@ class PromptCompression(ComputePolicy):
     section 3; a baseline of LazyLLM, arXiv:2407.14057. The mean, where the paper has the sum, is that of its code.
     """
 
-    keep: float = 0.65
+    keep: Share = 0.65
     unit: Literal["phrase", "token", "sentence"] = "token"
     scorer: str | None = None
 
@@ -66,9 +66,6 @@ class PromptCompression(ComputePolicy):
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"keep": 0.6, "unit": "token"}
     matters: ClassVar = {"unit": SHORTENS, "scorer": SHORTENS}
-
-    def check(self) -> None:
-        self.require(0 < self.keep <= 1, f"keep={self.keep} must be above 0 and at most 1")
 
     def validate(self, shape: ModelShape) -> None:
         needed = ("spacy", "en_core_web_sm") if self.unit == "phrase" else ()
@@ -109,7 +106,9 @@ class PromptCompression(ComputePolicy):
         """The unit of every prompt token, None where it stays in any case, and the self-information of every unit."""
         tokenizer, judge = self._models(scorer)
         if tokenizer is None:
-            return list(range(len(ids))), _surprisal(ids, judge, start=None, limit=min(PIECE, judge.max_positions))
+            return list(range(len(ids))), _surprisal(
+                ids, judge, start=None, limit=min(PIECE, judge.shape.max_positions)
+            )
         units: list[int | None] = []
         scores: list[float] = []
         special = special_tokens(tokenizer)
@@ -152,7 +151,7 @@ def _score_sentence(sentence: str, judge: Scorer, unit: str) -> tuple[list[int],
     tokenizer = judge.tokenizer
     ids, spans = encode(tokenizer, sentence)
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    information = _surprisal(ids, judge, start, limit=min(PIECE, judge.max_positions))
+    information = _surprisal(ids, judge, start, limit=min(PIECE, judge.shape.max_positions))
     if unit == "token":
         ends = sorted({stop for _, stop in spans if stop > 0})
     else:

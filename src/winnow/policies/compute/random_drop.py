@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
+from winnow.parameters import Natural, Share
 from winnow.policies.base import Scorer
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.schedule import survivors
@@ -25,17 +26,13 @@ class RandomDrop(ComputePolicy):
     paper gives neither shares nor protected tokens; a uniformly random subset of a counted size is our reading.
     """
 
-    keep: float = 0.5
-    seed: int = 0
+    keep: Share = 0.5
+    seed: Natural = 0
 
     name = "random_drop"
     source = "arXiv:2407.14057, section 5"
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"keep": 0.6, "seed": 1}
-
-    def check(self) -> None:
-        self.require(0 < self.keep <= 1, f"keep={self.keep} must be above 0 and at most 1")
-        self.require(self.seed >= 0, f"seed={self.seed} must be at least 0")
 
     def shorten(self, ids: list[int], scorer: Scorer) -> list[int]:
         ends = sorted({0, len(ids) - 1})

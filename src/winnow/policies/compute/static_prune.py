@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from winnow.parameters import Share
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Choice, ComputePolicy, Deep, Entrance
 from winnow.policies.compute.schedule import rows_per_layer, survivors
@@ -32,7 +33,7 @@ class StaticPrune(ComputePolicy):
     nor the share; the mean over layers and the counted share are our reading.
     """
 
-    keep: float = 0.5
+    keep: Share = 0.5
     layers: int = 4
 
     name = "static_prune"
@@ -41,7 +42,6 @@ class StaticPrune(ComputePolicy):
     trial: ClassVar = {"keep": 0.4, "layers": 2}
 
     def check(self) -> None:
-        self.require(0 < self.keep <= 1, f"keep={self.keep} must be above 0 and at most 1")
         self.require(self.layers >= 1, f"layers={self.layers}: pruning needs at least one layer to rank tokens by")
 
     def validate(self, shape: ModelShape) -> None:

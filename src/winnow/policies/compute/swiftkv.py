@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from winnow.parameters import Count
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Projection
 from winnow.policies.compute.pop import Pop
@@ -23,14 +24,10 @@ class SwiftKV(Pop):
     Source: Qiao et al., SwiftKV, arXiv:2410.03960.
     """
 
-    share: int = 1
+    share: Count = 1
 
     name = "swiftkv"
     source = "arXiv:2410.03960"
-
-    def check(self) -> None:
-        super().check()
-        self.require(self.share >= 1, f"share={self.share} must be at least 1")
 
     def validate(self, shape: ModelShape) -> None:
         super().validate(shape)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.errors import InputError
-from winnow.parameters import Where
+from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import Span
 from winnow.policies.keep.base import KeepPolicy, Moment, Needs, cache_spans, evict_outside, window_bound
 
@@ -42,19 +42,14 @@ class Budgeted(KeepPolicy):
     needs: ClassVar[Needs] = "attention"
     same_in_layers = False
 
-    budget: int
-    chunk: int | None
-    local: int | None
+    budget: Count
+    chunk: Count | None
+    local: Natural | None
     positions: Positions
-    decode_chunk: int | None
+    decode_chunk: Count | None
 
     def check(self) -> None:
-        self.require(self.budget >= 1, f"budget={self.budget} must be at least 1")
-        for name in ("chunk", "decode_chunk"):
-            value = getattr(self, name)
-            self.require(value is None or value >= 1, f"{name}={value} must be at least 1")
         if self.local is not None:
-            self.require(self.local >= 0, f"local={self.local} must be at least 0")
             self.require(
                 self.local <= self.budget,
                 f"budget={self.budget} is less than the {self.local} tokens that local={self.local} adds to it; "

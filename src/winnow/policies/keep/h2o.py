@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from winnow.parameters import Count, Natural
 from winnow.policies.keep.base import Moment
 from winnow.policies.keep.budgeted import Budgeted, Positions
 
@@ -30,12 +31,12 @@ class H2O(Budgeted):
     Source: Zhang et al., H2O, arXiv:2306.14048, section 4 and algorithm 1; the authors' code.
     """
 
-    budget: int = 1024
-    chunk: int | None = 512
-    recent: int | None = None
-    local: int | None = None
+    budget: Count = 1024
+    chunk: Count | None = 512
+    recent: Natural | None = None
+    local: Natural | None = None
     positions: Positions = "original"
-    decode_chunk: int | None = 1
+    decode_chunk: Count | None = 1
 
     name = "h2o"
     source = "arXiv:2306.14048, section 4"
@@ -45,7 +46,6 @@ class H2O(Budgeted):
     def check(self) -> None:
         super().check()
         if self.recent is not None:
-            self.require(self.recent >= 0, f"recent={self.recent} must be at least 0")
             self.require(
                 self.recent < self.budget,
                 f"recent={self.recent} must be below budget={self.budget}, of which it is a part; otherwise no unit is "

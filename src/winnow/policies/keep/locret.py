@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from winnow.parameters import Count, Natural
 from winnow.policies.base import Scorer
 from winnow.policies.keep.base import Moment, UnitScorer
 from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
@@ -29,13 +30,13 @@ class Locret(Budgeted):
     authors' code.
     """
 
-    budget: int = 1024
-    chunk: int | None = 512
-    stabilizers: int | None = None
-    local: int | None = None
+    budget: Count = 1024
+    chunk: Count | None = 512
+    stabilizers: Natural | None = None
+    local: Natural | None = None
     positions: Positions = "compact"
     heads: str | None = None
-    decode_chunk: int | None = None
+    decode_chunk: Count | None = None
 
     name = "locret"
     needs = "projections"
@@ -48,7 +49,6 @@ class Locret(Budgeted):
     def check(self) -> None:
         super().check()
         if self.stabilizers is not None:
-            self.require(self.stabilizers >= 0, f"stabilizers={self.stabilizers} must be at least 0")
             self.require(
                 self.stabilizers < self.budget,
                 f"stabilizers={self.stabilizers} must be below budget={self.budget}, of which they are a part; "
@@ -75,7 +75,7 @@ class RandomHeads(Locret):
     Source: Huang et al., Locret, arXiv:2410.01805, appendix B.
     """
 
-    width: int = 256
+    width: Count = 256
     seed: int = 0
 
     name = "random_heads"
@@ -84,7 +84,6 @@ class RandomHeads(Locret):
     def check(self) -> None:
         super().check()
         self.require(self.heads is None, "heads are random here; leave heads out, or use locret(heads=...)")
-        self.require(self.width >= 1, f"width={self.width} must be at least 1")
         self.require(0 <= self.seed < 2**63, f"seed={self.seed} must be from 0 to {2**63 - 1}")
 
     def unit_scorer(self, scorer: Scorer) -> UnitScorer:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from winnow.parameters import Count, Natural
 from winnow.policies.keep.base import Moment
 from winnow.policies.keep.budgeted import Positions
 from winnow.policies.keep.window_votes import WindowVotes
@@ -38,13 +39,13 @@ class Scissorhands(WindowVotes):
     Source: Liu et al., Scissorhands, arXiv:2305.17118, section 4 and algorithm 2.
     """
 
-    budget: int = 1024
-    chunk: int | None = 512
+    budget: Count = 1024
+    chunk: Count | None = 512
     window: int = 400
-    recent: int = 10
-    local: int | None = None
+    recent: Natural = 10
+    local: Natural | None = None
     positions: Positions = "original"
-    decode_chunk: int | None = None
+    decode_chunk: Count | None = None
 
     name = "scissorhands"
     source = "arXiv:2305.17118, section 4"
@@ -53,7 +54,6 @@ class Scissorhands(WindowVotes):
 
     def check(self) -> None:
         super().check()
-        self.require(self.recent >= 0, f"recent={self.recent} must be at least 0")
         self.require(
             self.recent < self.budget,
             f"recent={self.recent} must be below budget={self.budget}, of which it is a part; otherwise no unit is "

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
+from winnow.parameters import Count, Natural, Share
 from winnow.policies.keep.base import Moment
 from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
 
@@ -42,15 +43,15 @@ class SirLLM(Budgeted):
     Source: Yao et al., SirLLM, arXiv:2405.12528, section 3; the authors' code.
     """
 
-    budget: int = 1024
-    chunk: int | None = 512
-    sink: int = 4
-    recent: int | None = None
+    budget: Count = 1024
+    chunk: Count | None = 512
+    sink: Natural = 4
+    recent: Natural | None = None
     surprisal_of: Literal["next", "repeat"] = "next"
-    decay: float = 1.0
-    local: int | None = None
+    decay: Share = 1.0
+    local: Natural | None = None
     positions: Positions = "compact"
-    decode_chunk: int | None = None
+    decode_chunk: Count | None = None
 
     name = "sirllm"
     needs = "outputs"
@@ -61,9 +62,6 @@ class SirLLM(Budgeted):
 
     def check(self) -> None:
         super().check()
-        self.require(self.sink >= 0, f"sink={self.sink} must be at least 0")
-        self.require(self.recent is None or self.recent >= 0, f"recent={self.recent} must be at least 0")
-        self.require(0 < self.decay <= 1, f"decay={self.decay} must be above 0 and at most 1")
         self.require(
             self._surprising > 0,
             f"sink={self.sink} and recent={self._recent} must leave a part of budget={self.budget}; otherwise no token "

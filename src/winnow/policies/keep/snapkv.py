@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from winnow.cache.layer import LayerCache
-from winnow.parameters import Where
+from winnow.parameters import Count, Natural, Where
 from winnow.policies.keep.base import Moment
 from winnow.policies.keep.budgeted import Positions
 from winnow.policies.keep.window_votes import WindowVotes
@@ -40,14 +40,14 @@ class SnapKV(WindowVotes):
     Source: Li et al., SnapKV, arXiv:2404.14469, section 4; the authors' code.
     """
 
-    budget: int = 1024
-    chunk: int | None = 512
+    budget: Count = 1024
+    chunk: Count | None = 512
     window: int = 32
     kernel: int = 5
     pooling: Literal["avg", "max"] = "avg"
-    local: int | None = None
+    local: Natural | None = None
     positions: Positions = "original"
-    decode_chunk: int | None = None
+    decode_chunk: Count | None = None
 
     name = "snapkv"
     source = "arXiv:2404.14469, section 4"

@@ -6,6 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
+from winnow.parameters import Natural
 from winnow.policies.base import Span
 from winnow.policies.keep.base import KeepPolicy, cache_spans, evict_outside, window_bound
 
@@ -30,7 +31,7 @@ class Streaming(KeepPolicy):
     Source: Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv:2309.17453, section 3.2.
     """
 
-    sink: int = 4
+    sink: Natural = 4
     recent: int = 1024
 
     name = "streaming"
@@ -39,7 +40,6 @@ class Streaming(KeepPolicy):
     trial: ClassVar = {"sink": 3, "recent": 9}
 
     def check(self) -> None:
-        self.require(self.sink >= 0, f"sink={self.sink} must be at least 0")
         self.require(self.recent >= 1, f"recent={self.recent} must be at least 1: a row sees at least itself")
 
     def rope_positions(self, prompt: int, new: int) -> int:

@@ -10,6 +10,7 @@ from winnow.cache.layer import GROWTH
 from winnow.cache.view import View
 from winnow.kernels.dots import dots
 from winnow.kernels.select import top
+from winnow.parameters import Count, Natural
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.read.base import Reader, ReadPolicy, Row
 from winnow.policies.read.packed import Buffers
@@ -36,9 +37,9 @@ class Quest(ReadPolicy):
     Source: Tang et al., Quest, arXiv:2406.10774, section 3, and its two dense layers.
     """
 
-    page: int = 16
+    page: Count = 16
     budget: int = 1024
-    dense_layers: int = 2
+    dense_layers: Natural = 2
 
     name = "quest"
     source = "arXiv:2406.10774, section 3"
@@ -46,7 +47,6 @@ class Quest(ReadPolicy):
     trial: ClassVar = {"page": 2, "budget": 6, "dense_layers": 1}
 
     def check(self) -> None:
-        self.require(self.page >= 1, f"page={self.page} must be at least 1")
         least, nearest = 2 * self.page, max(2, round(self.budget / self.page)) * self.page
         self.require(
             self.budget >= least,
@@ -57,7 +57,6 @@ class Quest(ReadPolicy):
             self.budget % self.page == 0,
             f"budget={self.budget} is not a whole number of pages of page={self.page} units; use budget={nearest}",
         )
-        self.require(self.dense_layers >= 0, f"dense_layers={self.dense_layers} must be at least 0")
 
     def validate(self, shape: ModelShape) -> None:
         self.require(

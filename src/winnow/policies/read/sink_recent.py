@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.cache.view import View
+from winnow.parameters import Natural
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.read.base import Reader, ReadPolicy, Row
 
@@ -24,7 +25,7 @@ class SinkRecent(ReadPolicy):
     baseline for the policies that select.
     """
 
-    sink: int = 4
+    sink: Natural = 4
     recent: int = 256
 
     name = "sink_recent"
@@ -33,7 +34,6 @@ class SinkRecent(ReadPolicy):
     trial: ClassVar = {"sink": 2, "recent": 4}
 
     def check(self) -> None:
-        self.require(self.sink >= 0, f"sink={self.sink} must be at least 0")
         self.require(self.recent >= 1, f"recent={self.recent} must be at least 1: a token attends at least to itself")
 
     def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from winnow.errors import InputError, PlanError
 from winnow.kernels.select import Fusion
-from winnow.parameters import Where
+from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.read.base import Reader, ReadPolicy
 from winnow.policies.read.selectors import AlphaFair, Attention, Peaks, Persist, Pooled, Selector
@@ -78,13 +78,13 @@ class SlowFast(ReadPolicy):
     Source: Slow-Fast Inference, arXiv:2603.12038, and its authors' code.
     """
 
-    budget: int = 4096
-    sink: int = 4
-    recent: int = 256
-    interval: int = 96
-    min_gap: int = 16
-    cooldown: int = 2
-    bootstrap: int = 128
+    budget: Count = 4096
+    sink: Natural = 4
+    recent: Natural = 256
+    interval: Count = 96
+    min_gap: Count = 16
+    cooldown: Natural = 2
+    bootstrap: Count = 128
     trigger: Literal["sentence", "periodic", "random", "none"] = "sentence"
     trigger_on: Literal["start", "end"] = "start"
     recent_mode: Literal["sliding", "anchored"] = "sliding"
@@ -93,11 +93,11 @@ class SlowFast(ReadPolicy):
     suppression: bool = True
     cross_head: bool = True
     fusion: Fusion = "forward"
-    pool: int | None = None
+    pool: Count | None = None
     memory: float | None = None
-    layer_groups: int = 1
-    publish_delay: int = 0
-    seed: int = 0
+    layer_groups: Count = 1
+    publish_delay: Natural = 0
+    seed: Natural = 0
 
     revivals_need = "use layer_groups=1 and publish_delay=0, or one of them"
     name = "slowfast"
@@ -107,10 +107,6 @@ class SlowFast(ReadPolicy):
     matters = MATTERS
 
     def check(self) -> None:
-        least = {"budget": 1, "sink": 0, "recent": 0, "interval": 1, "min_gap": 1, "cooldown": 0, "bootstrap": 1}
-        for name, value in (least | {"pool": 1, "layer_groups": 1, "publish_delay": 0, "seed": 0}).items():
-            given = getattr(self, name)
-            self.require(given is None or given >= value, f"{name}={given} must be at least {value}")
         self.require(
             self.recent > 0 or self.recent_mode == "anchored",
             "recent=0 with recent_mode='sliding' would leave a token out of its own attention; use recent=1 or more",

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from winnow.cache.view import View
 from winnow.kernels.select import top
+from winnow.parameters import Count
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.read.base import Reader, ReadPolicy, Row
 from winnow.policies.read.packed import Buffers
@@ -36,7 +37,7 @@ class Tidal(ReadPolicy):
     """
 
     layers: tuple[int, ...] | None = None
-    budget: int = 256
+    budget: Count = 256
 
     takes_gaps = False
     name = "tidal"
@@ -45,7 +46,6 @@ class Tidal(ReadPolicy):
     trial: ClassVar = {"budget": 3}
 
     def check(self) -> None:
-        self.require(self.budget >= 1, f"budget={self.budget} must be at least 1")
         if self.layers is None:
             return
         self.require(len(self.layers) > 0, "layers=[] names no layer to select in; leave it out for the preset")

@@ -1,0 +1,193 @@
+"""A sequence fed by hand: teacher forcing, several questions over one prompt, a look at what a plan does."""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from winnow.errors import CapacityError, InputError
+from winnow.plan import Plan
+from winnow.policies.keep.base import Moment
+from winnow.runtime.forward import decode, prefill
+from winnow.runtime.generate import Completion, Request, Running, continue_all
+from winnow.runtime.observer import Observer
+from winnow.runtime.scorer import admit
+from winnow.runtime.sequence import HEADROOM
+from winnow.runtime.sequence import Sequence as State
+from winnow.stats import Stats
+
+if TYPE_CHECKING:
+    from winnow.runtime.llm import LLM
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a session holds now. units: cache units; unit_bytes: of these; beside_bytes: of what policies hold beside.
+
+    bound_bytes: the most that units can ever take, by the keep policy's closed formula; None: the text's own length.
+    """
+
+    units: int
+    unit_bytes: int
+    beside_bytes: int
+    bound_bytes: int | None
+
+
+class Session:
+    """A text under a plan: the prompt is fed first, then whatever the caller likes. Made by `LLM.session`.
+
+    plan: what it runs under; most: the most tokens after the prompt that its logits predict, so that one less may be
+    fed; prompt: the prompt's token ids that the model sees, which is fewer where the plan shortens it. logits: [vocab]
+    float32, after the last token fed.
+    As a context manager it gives its memory back at the end.
+    """
+
+    def __init__(self, llm: "LLM", plan: Plan, most: int, observer: Observer | None = None) -> None:
+        self.plan, self.most = plan, most
+        self.prompt: list[int] = []
+        self.logits = torch.empty(0)
+        self._llm, self._observer = llm, observer
+        self._begun: State | None = None
+        self._fed = 0
+        self._seconds = [0.0, 0.0]  # of the prompt, of all
+
+    def feed(self, ids: Sequence[int], *, progress: Callable[[int], None] = lambda tokens: None) -> Tensor:
+        """Feed token ids: the first call takes the prompt, in chunks; later ones a decode step for each token.
+
+        progress: called with the number of prompt tokens just processed.
+        Returns float32 logits: after the prompt [1, vocab], later [len(ids), vocab], after each token.
+        Raises InputError, CapacityError or PlanError before anything is fed.
+        """
+        start, tokens = time.perf_counter(), self._llm.token_ids(ids)
+        if self._begun is None:
+            rows = self._prefill(tokens, progress)[None].clone()  # what inference made cannot be written to
+            self._seconds[0] = time.perf_counter() - start
+        else:
+            self._check_room(len(tokens))
+            rows = torch.cat([decode(self._llm.decoder, [(self._begun, token)]) for token in tokens])
+            self._fed += len(tokens)
+        self._seconds[1] += time.perf_counter() - start
+        self.logits = rows[-1]
+        return rows
+
+    def fill(self, keys: Tensor, values: Tensor) -> None:
+        """Begin with units instead of a prompt, the same in every layer, held as the plan holds them after a prefill.
+
+        keys, values: [kv_heads, tokens, head_dim]. For timing a step after a prompt that would take minutes to
+        compute; what evicts by scores keeps the newest units, what prunes prompt tokens by attention keeps all.
+        Raises InputError where there is a prompt already.
+        """
+        _fill(self._admit([0] * keys.shape[1]), keys, values)
+
+    def fork(self) -> "Session":
+        """An independent session that goes on from here: the same logits come out of both for the same tokens."""
+        twin = copy.copy(self)
+        twin._begun, twin._seconds = self.state.fork(), list(self._seconds)
+        return twin
+
+    def generate(self, request: Request) -> Completion:
+        """Answer one request of `LLM.check` whose prompt is all that has been fed; the session ends with it."""
+        llm, started = self._llm, time.perf_counter() - self._seconds[0]
+        running = Running.of(request, self.state, llm.tokenizer, llm.device, started)
+        running.take(self.logits)
+        while running.finish_reason is None:
+            for _ in continue_all(llm.decoder, [running]):
+                pass
+        return running.completion()
+
+    @property
+    def stats(self) -> Stats:
+        """What it has cost so far, a copy; new_tokens: how many tokens after the prompt its logits have predicted."""
+        state = self.state
+        if state.caches:  # a closed one has been measured
+            state.measure()
+        stats = copy.copy(state.stats)
+        stats.new_tokens, (stats.ttft_s, stats.total_s) = self._fed + 1, self._seconds
+        return stats
+
+    @property
+    def held(self) -> Held:
+        """What it holds now."""
+        state = self.state
+        units = sum(cache.length for cache in state.own_caches()) * state.shape.kv_heads
+        unit_bytes = sum(cache.nbytes for cache in state.own_caches())
+        return Held(units, unit_bytes, state.held()[1], state.bound_bytes(self.most - 1))
+
+    def close(self) -> None:
+        """Give the memory back; nothing can be fed after."""
+        if self._begun is not None and self._begun.caches:
+            self._begun.measure()
+            self._begun.release()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def state(self) -> State:
+        """What the runtime knows of it: for inspectors. Raises InputError before the prompt."""
+        if self._begun is None:
+            raise InputError("the session has no prompt yet; feed it one")
+        return self._begun
+
+    def _admit(self, ids: list[int]) -> State:
+        if self._begun is not None:
+            raise InputError("the session has a prompt already; make a new one")
+        llm = self._llm
+        self.plan.prepare(llm.services, ids, self.most)
+        self._begun, self.prompt = admit(llm.decoder, llm.tokenizer, self.plan, ids, self.most - 1, llm.prefill_chunk)
+        self._begun.observer = self._observer
+        return self._begun
+
+    def _prefill(self, ids: list[int], progress: Callable[[int], None]) -> Tensor:
+        state = self._admit(ids)
+        progress(state.omitted)
+        return prefill(self._llm.decoder, state, self.prompt, self._llm.prefill_chunk, progress)
+
+    def _check_room(self, tokens: int) -> None:
+        if not self.state.caches:
+            raise InputError("the session is closed; make a new one")
+        if tokens > (room := self.most - 1 - self._fed):
+            raise CapacityError(f"the session takes {room} more tokens, not {tokens}; make one with more max_tokens")
+
+
+def feed_together(sessions: Sequence[Session], tokens: Sequence[int]) -> Tensor:
+    """One decode step of several sessions of one LLM, a token each; returns logits [sessions, vocab] float32.
+
+    Raises CapacityError, before any is fed, where one of them takes no more tokens.
+    """
+    for session in sessions:
+        session._check_room(1)
+    start = time.perf_counter()
+    batch = [(session.state, token) for session, token in zip(sessions, tokens, strict=True)]
+    rows = decode(sessions[0]._llm.decoder, batch)
+    for session, row in zip(sessions, rows, strict=True):
+        session.logits = row
+        session._fed += 1
+        session._seconds[1] += time.perf_counter() - start
+    return rows
+
+
+@torch.inference_mode()
+def _fill(state: State, keys: Tensor, values: Tensor) -> None:
+    shape, device, length = state.shape, keys.device, keys.shape[1]
+    held = state.plan.compute.prompt_units(shape, length, state.deep)
+    known = {len(each): each for each in (state.deep.positions, state.deep.anchors)}
+    nothing = torch.zeros(length, device=device)
+    for layer, cache in enumerate(state.caches):
+        if state.holder(layer) != layer:
+            continue
+        # Where only the tokens that the plan names at the start stay in a layer, only theirs are given to it.
+        places = torch.tensor(known.get(held[layer], range(length)), dtype=torch.int64, device=device)
+        for positions in places[cache.length :].split(state.chunk):  # the first token's units may be there
+            cache.append(keys[:, positions], values[:, positions], positions)
+            state.plan.keep.evict(cache, shape.windows[layer])
+        if state.plan.keep.boundary(0, length) is not None:
+            state.plan.keep.compress(cache, Moment(length, length, shape.windows[layer], HEADROOM, nothing, True))
+    state.position = length
