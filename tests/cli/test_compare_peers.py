@@ -1,4 +1,4 @@
-"""`winnow compare --peer` and `winnow bench peers`: what they print, and how each thing that can be wrong is said."""
+"""`winnow compare --peer`: what it prints, and how each thing that can be wrong is said."""
 
 import json
 import sys
@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from winnow.bench.peers.base import DIRECTORY
-from winnow.bench.peers.registry import PEERS
-from winnow.bench.peers.spelling import Spelling
+from command_line import WAYS_TO_PEERS
 from winnow.cli.compare_peers import refuse_adapter
 from winnow.cli.inputs import load_model
+from winnow.cli.options import ModelOptions
 from winnow.errors import InputError
+from winnow.evaluation.peers.base import DIRECTORY
+from winnow.evaluation.peers.registry import PEERS
+from winnow.evaluation.peers.spelling import Spelling
 
-FAKE = Path(__file__).parents[1] / "bench" / "fake_peer.py"
+FAKE = Path(__file__).parents[1] / "fake_peer.py"
 FLAGS = ("--length", 400, "--examples", 2, "--task", "passkey", "--threads", 1)
 
 
@@ -68,15 +70,15 @@ def test_a_document_of_ones_own(winnow, tiny, document):
 
 
 def test_on_a_gguf_file_a_family_is_compared_with_at_its_best(winnow, tiny, monkeypatch):
-    def load(*arguments):
-        llm = load_model(*arguments)
+    def load(options, **instead):
+        llm = load_model(options, **instead)
         llm.source = tiny  # what Winnow's own arm loads
         return llm
 
     family = Fake()
     family.on_file = ("fake:a", "fake:b")
     monkeypatch.setitem(PEERS, "fake", family)
-    monkeypatch.setattr("winnow.cli.compare.load_model", load)
+    monkeypatch.setattr("winnow.cli.inputs.load_model", load)
     result = winnow("compare", "-m", tiny, *FLAGS, "--peer", "fake")
     assert result.code == 0, result.err
     lines = result.out.splitlines()
@@ -86,7 +88,7 @@ def test_on_a_gguf_file_a_family_is_compared_with_at_its_best(winnow, tiny, monk
     assert any(line.startswith("full, of fake's best: ttft ") for line in lines)
     assert any(line.startswith("fake:b, of fake's best: ttft 1.00x") for line in lines)
     with pytest.raises(InputError, match="--adapter mine runs beside the weights here, so peers lack it"):
-        refuse_adapter(load(str(tiny), "cpu", None, None, 16), "mine")
+        refuse_adapter(load(ModelOptions(model=str(tiny), device="cpu")), "mine")
 
 
 @pytest.mark.parametrize(
@@ -104,44 +106,11 @@ def test_what_cannot_be_compared_is_one_line(winnow, tiny, arguments, said):
     assert said in result.err
 
 
-@pytest.mark.parametrize(
-    ("module", "peer", "said"),
-    [
-        ("llama_cpp", "llama.cpp", "pip install llama-cpp-python"),
-        ("kvpress", "kvpress:SnapKVPress(0.5)", "--peer-python kvpress=DIR/bin/python"),
-    ],
-)
+@pytest.mark.parametrize(("module", "peer", "said"), WAYS_TO_PEERS)
 def test_a_missing_peer_is_one_line_that_says_how_to_get_it(winnow, tiny, module, peer, said):
     if find_spec(module):
         pytest.skip(f"{module} is installed beside Winnow")
-    for command in (("compare", "-m", tiny, *FLAGS), ("bench", "peers", "--shape", "needle-like", "--length", 64)):
-        result = winnow(*command, "--peer", peer)
-        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-        assert result.err.startswith(f"error: {peer}: No module named")
-        assert said in result.err
-
-
-def test_bench_peers_prints_a_record_per_arm(winnow):
-    flags = ("--shape", "needle-like", "--length", 100, "--dtype", "float32", "--turns", 1, "--threads", 1)
-    document = winnow("bench", "peers", *flags, "--peer", "hf", "--json").json
-    full, hf = document["records"]
-    assert (full["arm"], hf["arm"], len(full["seconds"])) == ("full", "hf", 5)
-    assert full["cache_bytes"] == hf["cache_bytes"] == 8 * 2 * (100 + 8) * 2 * 32 * 4
-    assert hf["off"] < 1e-4
-    assert full["ratios"]["hf"] == pytest.approx(1 / hf["ratios"]["full"])
-    assert (document["complete"], document["machine"]["threads"]) == (True, 1)
-
-
-def test_bench_peers_takes_a_model_instead_of_a_shape(winnow, tiny):
-    flags = ("--model", tiny, "--length", 50, "--dtype", "float32", "--turns", 1, "--threads", 1, "--peer", "hf")
-    document = winnow("bench", "peers", *flags, "--json").json
-    assert [record["kept_units"] for record in document["records"]] == [2 * 2 * (50 + 8)] * 2
-    assert document["records"][1]["off"] < 1e-4
-    refused = winnow("bench", "peers", *flags, "--shape", "needle-like")
-    assert "--shape: is about random weights, not about --model" in refused.err
-    assert "more than the 32,768 positions" in winnow("bench", "peers", *flags, "--length", 40000).err
-
-
-def test_bench_peers_needs_a_peer_and_room(winnow):
-    assert "neither --peer nor --weights" in winnow("bench", "peers").err
-    assert "positions" in winnow("bench", "peers", "--peer", "hf", "--length", 200000).err
+    result = winnow("compare", "-m", tiny, *FLAGS, "--peer", peer)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith(f"error: {peer}: No module named")
+    assert said in result.err

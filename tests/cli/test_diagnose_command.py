@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from winnow.bench.cutoff import Thresholds, recommend
-from winnow.bench.diagnose import Diagnosis, LayerFigures, Trajectory
 from winnow.cli.diagnose_plot import plot_diagnosis
 from winnow.cli.diagnose_view import diagnosis_view, recommendation
 from winnow.cli.terminal import console
+from winnow.diagnosis.cutoff import Thresholds, recommend
+from winnow.diagnosis.diagnose import Diagnosis, LayerFigures, Trajectory
 
 SMALL = ("-t", "passkey", "-l", 400, "-n", 2, "--max-tokens", 4, "--ignore-eos")
 
@@ -23,7 +23,7 @@ def test_the_table_shows_what_the_json_holds(winnow, tiny, tmp_path):
     result = winnow("diagnose", "-m", tiny, *SMALL, "--out", out, "--plot", png)
     document = json.loads(out.read_text(encoding="utf-8"))
     assert (result.code, png.read_bytes()[:4]) == (0, b"\x89PNG")
-    assert (document["command"], document["complete"], document["seed"]) == ("diagnose", True, 0)
+    assert (document["command"], document["complete"], document["seed"]) == ("diagnose layers", True, 0)
     assert (document["prompts"], document["steps"], document["tasks"]) == (2, 2 * 3, ["passkey"])
     rows = rows_of(result.out)
     for layer, point in zip(document["layers"], document["trajectory"], strict=False):
@@ -111,7 +111,7 @@ def test_bad_input_is_one_line_before_any_work(winnow, tiny, monkeypatch, argume
     def refuse(*arguments, **keywords):
         raise AssertionError("work was done before the error")
 
-    monkeypatch.setattr("winnow.bench.diagnose.run", refuse)
+    monkeypatch.setattr("winnow.runtime.forward.advance", refuse)
     fails(winnow("diagnose", "-m", tiny, *arguments), *words)
 
 

@@ -15,9 +15,7 @@ def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **keywords: object) -> None:
         raise AssertionError("work was done before the error")
 
-    for name in ("run", "prefill", "advance"):
-        monkeypatch.setattr(f"winnow.runtime.llm.{name}", refuse)
-    monkeypatch.setattr("winnow.bench.fidelity.prefill", refuse)
+    monkeypatch.setattr("winnow.runtime.forward.advance", refuse)
 
 
 def fails(result, *words: str) -> None:
@@ -113,7 +111,7 @@ def test_a_refused_run_leaves_no_empty_output(winnow, tmp_path):
         (["run", "hello", "--device", "abacus"], ["device 'abacus' is unknown"]),
         (["run", "hello", "--file", "x.txt"], ["--question"]),
         (["run", "--file", "missing.txt"], ["cannot read missing.txt"]),
-        (["run", "hello", "--colour"], ["No such option"]),
+        (["run", "hello", "--colour"], ["Unknown option"]),
         (["frobnicate"], ["frobnicate"]),
         (["plans", "frobnicate"], ["unknown policy 'frobnicate'", "streaming"]),
         (["compare", "--task", "frobnicate"], ["no task is called 'frobnicate'"]),
@@ -122,11 +120,9 @@ def test_a_refused_run_leaves_no_empty_output(winnow, tmp_path):
         (["compare", "--task", "kv", "--data", "x"], ["--data is for kv_retrieval, line_retrieval"]),
         (["compare", "--question", "what?", "--no-chat"], ["--question, --chat", "--file"]),
         (["compare", "--file", "x.txt", "--task", "kv", "--examples", 3], ["--task, --examples: about tasks"]),
-        (["eval", "--fidelity", "x.txt", "--perplexity", "x.txt"], ["--fidelity: is given with --perplexity"]),
-        (["eval", "--perplexity", "x.txt", "--prompt-tokens", 5], ["--prompt-tokens: is for --fidelity"]),
-        (["eval", "--tokens", 5], ["--tokens: about --fidelity"]),
-        (["eval", "--perplexity", "x.txt", "--plan", STREAMING], ["--fidelity"]),
-        (["eval", "--fidelity", "x.txt", "--task", "kv"], ["--task: about tasks"]),
+        (["eval", "text", "x.txt", "--prompt-tokens", 5], ["--prompt-tokens is for plans"]),
+        (["eval", "--tokens", 5], ["--tokens"]),
+        (["eval", "text", "x.txt", "--task", "kv"], ["--task"]),
         (["eval", "--depth", 1.5], ["--depth"]),
     ],
 )
@@ -144,9 +140,9 @@ def test_chat_without_a_template(winnow, tiny, tmp_path):
 def test_fidelity_of_a_text_that_is_too_short_or_too_long(winnow, tiny, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("ab", encoding="utf-8")
-    fails(winnow("eval", "-m", tiny, "--fidelity", text, "--prompt-tokens", 2), "prompt_tokens=2")
+    fails(winnow("eval", "text", text, "-m", tiny, "--plan", "full", "--prompt-tokens", 2), "prompt_tokens=2")
     text.write_text("a" * 40_000, encoding="utf-8")
-    fails(winnow("eval", "-m", tiny, "--fidelity", text), "40000 tokens", "32768 positions")
+    fails(winnow("eval", "text", text, "-m", tiny, "--plan", "full"), "40000 tokens", "32768 positions")
 
 
 def test_a_file_that_is_not_text(winnow, tiny, tmp_path):
@@ -158,7 +154,7 @@ def test_a_message_of_several_lines_becomes_one(winnow, monkeypatch):
     def load(*arguments: object) -> None:
         raise library.errors.ModelError("first\n  second")
 
-    monkeypatch.setattr("winnow.cli.run.load_model", load)
+    monkeypatch.setattr("winnow.cli.inputs.load_model", load)
     assert winnow("run", "hello").err == "error: first second\n"
 
 

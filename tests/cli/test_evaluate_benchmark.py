@@ -20,7 +20,7 @@ def files(tmp_path):
 
 
 def test_one_command_gives_a_score_per_dataset_and_their_average(winnow, tiny, files):
-    flags = ("eval", "-m", tiny, "--benchmark", "longbench", "--data", files, "--length", 200, "--examples", 2)
+    flags = ("eval", "benchmark", "longbench", "-m", tiny, "--data", files, "--length", 200, "--examples", 2)
     document = winnow(*flags, "-p", "full", "-p", STREAMING, "--json").json
     assert [(each["dataset"], each["plan"], each["examples"], each["cut"]) for each in document["scores"]] == [
         ("qasper", "full", 2, 2),
@@ -35,8 +35,8 @@ def test_one_command_gives_a_score_per_dataset_and_their_average(winnow, tiny, f
 
 
 def test_one_dataset_has_no_average(winnow, tiny, files):
-    flags = ("--benchmark", "longbench", "--data", files, "--task", "trec", "--length", 200)
-    shown = winnow("eval", "-m", tiny, *flags).out
+    flags = ("benchmark", "longbench", "--data", files, "--task", "trec", "--length", 200)
+    shown = winnow("eval", *flags, "-m", tiny).out
     assert "trec" in shown
     assert "average\n" not in shown
     assert "qasper" not in shown
@@ -45,16 +45,16 @@ def test_one_dataset_has_no_average(winnow, tiny, files):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--benchmark", "longbench"), "give their directory with --data DIR"),
-        (("--benchmark", "longbrench", "--data", "FILES"), "no benchmark is called 'longbrench'"),
-        (("--benchmark", "longbench", "--data", "FILES", "--task", "passkey"), "has no dataset 'passkey'"),
-        (("--benchmark", "longbench", "--data", "FILES", "--depth", 0.5), "--depth: not with --benchmark"),
-        (("--benchmark", "longbench", "--data", "FILES", "-l", 9, "-l", 8), "takes one --length"),
-        (("--benchmark", "infinitebench", "--data", "FILES"), "holds no file of infinitebench"),
+        (("longbench",), "--data"),
+        (("longbrench", "--data", "FILES"), "no benchmark is called 'longbrench'"),
+        (("longbench", "--data", "FILES", "--task", "passkey"), "has no dataset 'passkey'"),
+        (("longbench", "--data", "FILES", "--depth", 0.5), "--depth"),
+        (("longbench", "--data", "FILES", "--length", 0), "--length"),
+        (("infinitebench", "--data", "FILES"), "holds no file of infinitebench"),
     ],
 )
 def test_bad_input_is_one_line(winnow, tiny, files, flags, message):
-    result = winnow("eval", "-m", tiny, *(files if flag == "FILES" else flag for flag in flags))
+    result = winnow("eval", "benchmark", "-m", tiny, *(files if flag == "FILES" else flag for flag in flags))
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert result.err.count("\n") == 1
@@ -63,7 +63,7 @@ def test_bad_input_is_one_line(winnow, tiny, files, flags, message):
 def test_a_malformed_line_is_named(winnow, tiny, files):
     with (files / "qasper.jsonl").open("a", encoding="utf-8") as file:
         file.write("{oops\n")
-    result = winnow("eval", "-m", tiny, "--benchmark", "longbench", "--data", files)
+    result = winnow("eval", "benchmark", "longbench", "-m", tiny, "--data", files)
     assert result.code == 2
     assert "qasper.jsonl, line 4: not JSON" in result.err
 
@@ -74,5 +74,5 @@ def test_tasks_over_a_data_directory_take_a_haystack_too(winnow, tiny, tmp_path)
         file.write(json.dumps(story) + "\n")
     (tmp_path / "book.txt").write_text("It rained all day. " * 50, encoding="utf-8")
     flags = ("--task", "babi", "--data", tmp_path, "--length", 300, "--depth", 0.5, "--examples", 1)
-    document = winnow("eval", "-m", tiny, *flags, "--json").json
+    document = winnow("eval", *flags, "-m", tiny, "--json").json
     assert [each["task"] for each in document["accuracy"]] == ["babi"]

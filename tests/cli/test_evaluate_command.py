@@ -1,9 +1,9 @@
 import math
 from dataclasses import replace
 
-from winnow.bench.accuracy import Accuracy, DepthScore
 from winnow.cli.evaluate_view import accuracy_table
 from winnow.cli.terminal import console
+from winnow.evaluation.accuracy import Accuracy, DepthScore
 
 STREAMING = "streaming(sink=4, recent=64)"
 
@@ -31,18 +31,18 @@ def test_the_default_plan_is_full_attention(winnow, tiny):
 
 
 def test_fidelity_and_perplexity_agree_about_full_attention(winnow, tiny, document):
-    flags = ("eval", "-m", tiny, "--tokens", 200, "--json")
-    measured = winnow(*flags, "--fidelity", document, "--prompt-tokens", 1, "-p", "full", "-p", STREAMING).json
+    flags = ("eval", "text", document, "-m", tiny, "--tokens", 200, "--json")
+    measured = winnow(*flags, "--prompt-tokens", 1, "-p", "full", "-p", STREAMING).json
     same, other = measured["fidelity"]
     assert (same["tokens"], same["top1"]) == (199, 1.0)
     assert same["kl"] < 1e-5 < other["kl"]
-    found = winnow(*flags, "--perplexity", document).json["perplexity"][0]
+    found = winnow(*flags).json["perplexity"][0]
     assert math.isclose(found["nll"], same["nll_full"], rel_tol=1e-5)
     assert math.isclose(found["nll"], other["nll_full"], rel_tol=1e-5)
 
 
 def test_fidelity_is_shown_as_a_table(winnow, tiny, document):
-    result = winnow("eval", "-m", tiny, "--tokens", 40, "--fidelity", document, "-p", STREAMING)
+    result = winnow("eval", "text", document, "-m", tiny, "--tokens", 40, "-p", STREAMING)
     assert STREAMING in result.out
     assert "top-1" in result.out
 

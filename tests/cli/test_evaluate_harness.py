@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
 
 def test_tasks_of_lm_eval_side_by_side(winnow, tiny, folder, tmp_path):
     out = tmp_path / "out.json"
-    flags = ("-m", tiny, "--tasks", "choose,answer", "--include-path", folder, "-p", STREAMING, "--out", out)
+    flags = ("harness", "choose", "answer", "-m", tiny, "--include-path", folder, "-p", STREAMING, "--out", out)
     shown = winnow("eval", *flags, "--limit", 2)
     assert shown.code == 0
     for word in ("choose", "exact_match", STREAMING, "of full", "units read"):
@@ -40,7 +40,7 @@ def test_tasks_of_lm_eval_side_by_side(winnow, tiny, folder, tmp_path):
 
 
 def test_questions_in_the_chat_template_and_with_examples(winnow, tiny, folder):
-    flags = ("-m", tiny, "--tasks", "choose", "--include-path", folder, "--json", "--limit", 1)
+    flags = ("harness", "choose", "-m", tiny, "--include-path", folder, "--json", "--limit", 1)
     plain = winnow("eval", *flags).json["runs"][0]
     chat = winnow("eval", *flags, "--apply-chat-template").json["runs"][0]
     shots = winnow("eval", *flags, "--num-fewshot", 1).json["runs"][0]
@@ -52,23 +52,23 @@ def test_questions_in_the_chat_template_and_with_examples(winnow, tiny, folder):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--tasks", ","), "names no task"),
-        (("--tasks", "choose", "--metadata", "{"), "--metadata is not JSON"),
-        (("--tasks", "choose", "--metadata", "[1]"), "must be a JSON object"),
-        (("--tasks", "choose", "--include-path", "nowhere"), "is not a directory"),
-        (("--tasks", "choose", "--length", 512), "--length: not with --tasks"),
-        (("--limit", 2), "--limit: about --tasks only"),
+        ((",",), "names no task"),
+        (("choose", "--metadata", "{"), "--metadata is not JSON"),
+        (("choose", "--metadata", "[1]"), "must be a JSON object"),
+        (("choose", "--include-path", "nowhere"), "is not a directory"),
+        (("choose", "--length", 512), "--length"),
+        (("--limit", 2), "--names"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(winnow, flags, said):
-    result = winnow("eval", *flags)
+    result = winnow("eval", "harness", *flags)
     assert result.code == 2
     assert said in result.err
     assert result.err.count("\n") == 1
 
 
 def test_a_task_without_its_data_is_one_line(winnow, tiny, folder):
-    result = winnow("eval", "-m", tiny, "--tasks", "lost", "--include-path", folder)
+    result = winnow("eval", "harness", "lost", "-m", tiny, "--include-path", folder)
     assert result.code == 2
     assert "task lost or its data cannot be loaded" in result.err
     assert result.err.count("\n") == 1
@@ -78,7 +78,7 @@ def test_contexts_that_were_cut_are_said(winnow, tiny, folder, tmp_path):
     model = shutil.copytree(tiny, tmp_path / "short")
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 24}), encoding="utf-8")
-    result = winnow("eval", "-m", model, "--tasks", "choose", "--include-path", folder, "--limit", 1)
+    result = winnow("eval", "harness", "choose", "-m", model, "--include-path", folder, "--limit", 1)
     assert result.code == 0
     assert "warning: 1 of 3 contexts were too long for the model and lost their beginning" in result.err
 
@@ -92,7 +92,7 @@ def test_ctrl_c_keeps_the_plans_that_were_finished(winnow, tiny, folder, monkeyp
             raise KeyboardInterrupt
 
     monkeypatch.setattr("winnow.cli.terminal.Meter.advance", advance)
-    result = winnow("eval", "-m", tiny, "--tasks", "choose", "--include-path", folder, "-p", STREAMING, "--json")
+    result = winnow("eval", "harness", "choose", "-m", tiny, "--include-path", folder, "-p", STREAMING, "--json")
     assert result.code == 130
     assert not result.json["complete"]
     assert [run["plan"] for run in result.json["runs"]] == ["full"]
@@ -102,6 +102,6 @@ def test_ctrl_c_keeps_the_plans_that_were_finished(winnow, tiny, folder, monkeyp
 def test_without_lm_eval_the_extra_is_named(winnow, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr("winnow.cli.evaluate_harness.find_spec", lambda name: None if name == "lm_eval" else real(name))
-    result = winnow("eval", "--tasks", "ruler")
+    result = winnow("eval", "harness", "ruler")
     assert result.code == 2
-    assert result.err == "error: --tasks needs lm_eval; pip install 'winnow-llm[eval]'\n"
+    assert result.err == "error: winnow eval harness needs lm_eval; pip install 'winnow-llm[eval]'\n"

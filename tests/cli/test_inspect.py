@@ -9,6 +9,7 @@ import pytest
 
 from winnow.cli.inspect_plot import claim, retained_figure, shares
 from winnow.inspector import Snapshot, Trace
+from winnow.runtime.session import Session
 
 PLAN = "lazyllm(layers=[1], keep=0.4, revive='never')"
 
@@ -22,7 +23,7 @@ def refuses(winnow, monkeypatch):
 
     def call(*arguments: object) -> str:
         with monkeypatch.context() as patched:
-            patched.setattr("winnow.inspector.recorder.prefill", refuse)
+            patched.setattr("winnow.runtime.forward.advance", refuse)
             result = winnow("inspect", *arguments)
         assert (result.code, result.out) == (2, "")
         assert result.err.startswith("error: ")
@@ -86,17 +87,16 @@ def test_the_prompt_can_be_a_file_with_a_question(winnow, tiny, document, tmp_pa
 
 
 def test_an_interrupt_shows_what_was_finished(winnow, tiny, tmp_path, monkeypatch):
-    from winnow.inspector import recorder
 
-    real, calls = recorder.decode, []
+    real, calls = Session.feed, []
 
-    def decode(*arguments):
+    def feed(*arguments, **keywords):
         calls.append(1)
-        if len(calls) == 3:
+        if len(calls) == 4:  # the prompt, and three steps
             raise KeyboardInterrupt
-        return real(*arguments)
+        return real(*arguments, **keywords)
 
-    monkeypatch.setattr("winnow.inspector.recorder.decode", decode)
+    monkeypatch.setattr(Session, "feed", feed)
     file = tmp_path / "t.json"
     flags = ("-m", tiny, "-p", "full", "--ignore-eos", "--out", tmp_path / "page.html", "--trace", file)
     result = winnow("inspect", "hello", *flags)
@@ -106,10 +106,10 @@ def test_an_interrupt_shows_what_was_finished(winnow, tiny, tmp_path, monkeypatc
 
 
 def test_an_interrupted_prompt_leaves_nothing(winnow, tiny, tmp_path, monkeypatch):
-    def prefill(*arguments):
+    def feed(*arguments, **keywords):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("winnow.inspector.recorder.prefill", prefill)
+    monkeypatch.setattr(Session, "feed", feed)
     result = winnow("inspect", "hello", "-m", tiny, "-p", "full", "--out", tmp_path / "page.html")
     assert (result.code, result.out, result.err.count("\n")) == (130, "", 1)
     assert not list(tmp_path.iterdir())
@@ -142,7 +142,7 @@ def test_retained_draws_what_the_heads_kept(winnow, tiny, document, tmp_path):
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (8, 2), (16, 8)])
 def test_the_figure_fits_any_model(layers, heads):
     kept = Snapshot(known=9, kept=((((0, 4),),) * heads,) * layers)
-    trace = Trace("m", "p", layers, heads, (), 9, 0, (), None, {}, (), (replace(kept, known=5), kept))
+    trace = Trace("m", "full", layers, heads, (), 9, 0, (), None, {}, (), (replace(kept, known=5), kept))
     figure = retained_figure(trace)
     assert len(figure.axes) == layers * heads + 1
     wide, high = figure.get_size_inches()

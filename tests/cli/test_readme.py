@@ -1,11 +1,11 @@
 """The README says what there is, and its Python runs."""
 
 import re
+import shlex
 from importlib import resources
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 from winnow.cli.main import app
 from winnow.policies.registry import POLICIES
@@ -25,16 +25,13 @@ def test_every_policy_and_task_is_named(name):
 
 
 def test_the_options_it_shows_exist():
-    commands = get_command(app).commands  # type: ignore[attr-defined]
     shown = [line.split("#")[0] for block in blocks("sh") for line in block.splitlines() if line.startswith("winnow ")]
     assert len(shown) >= 6
     for line in shown:
-        words = line.split()[1:]
-        command = commands[words[0]]
-        if inside := getattr(command, "commands", None):  # `winnow bench` has commands of its own
-            command = inside[words[1]]
-        known = {option for parameter in command.params for option in parameter.opts}
-        assert set(re.findall(r"--[a-z-]+", line)) <= known
+        _, command, _ = app.parse_commands(shlex.split(line)[1:])
+        arguments = command[-1].assemble_argument_collection()
+        known = {name for argument in arguments for name in argument.names}
+        assert set(re.findall(r"--[a-z-]+", line)) <= known, line
 
 
 @pytest.mark.skipif(not NEEDLE.is_file(), reason="the bundled model is absent")

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from winnow.bench.support_figures import Age, LayerSupport, Support
 from winnow.cli.support_plot import claim, drawn, losing, plot_support
 from winnow.cli.support_view import support_view
 from winnow.cli.terminal import console
+from winnow.diagnosis.support_figures import Age, LayerSupport, Support
 from winnow.plan import Plan
 from winnow.policies.read.slowfast import SlowFast
 
@@ -24,10 +24,10 @@ def rows_of(shown):
 def test_needle_from_the_prompt_to_the_picture(winnow, tmp_path):
     out, png = tmp_path / "found.json", tmp_path / "found.png"
     flags = ("--task", "multi_needle", "--length", 512, "--examples", 1, "--device", "cpu", "--plan", PLAN)
-    result = winnow("diagnose", "--support", *flags, "--out", out, "--plot", png)
+    result = winnow("diagnose", "support", *flags, "--out", out, "--plot", png)
     found = json.loads(out.read_text(encoding="utf-8"))
     assert (result.code, png.read_bytes()[:4]) == (0, b"\x89PNG")
-    assert (found["support"], found["complete"], found["prompts"]) == (True, True, 1)
+    assert (found["command"], found["complete"], found["prompts"]) == ("diagnose support", True, 1)
     assert Plan.parse(found["plan"]) == Plan.parse(PLAN)
     assert found["boundaries"] == 3  # four sentences
     assert found["boundaries"] <= found["slow"] <= found["steps"] // 4
@@ -45,7 +45,7 @@ def test_needle_from_the_prompt_to_the_picture(winnow, tmp_path):
 
 
 def test_own_text_and_the_default_budget(winnow, tiny, document):
-    flags = ("diagnose", "--support", "-m", tiny, "--file", document, "--max-tokens", 4, "--ignore-eos", "--json")
+    flags = ("diagnose", "support", "-m", tiny, "--file", document, "--max-tokens", 4, "--ignore-eos", "--json")
     found = winnow(*flags).json
     assert (found["prompts"], found["steps"]) == (1, 3)
     tokens = len(document.read_bytes().rstrip(b"\n")) + len("<user><assistant>")
@@ -56,25 +56,23 @@ def test_own_text_and_the_default_budget(winnow, tiny, document):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--support", "--plan", "streaming(recent=8)"], ["slowfast(...) alone"]),
-        (["--support", "--plan", "streaming(recent=8) + slowfast(budget=8)"], ["slowfast(...) alone"]),
-        (["--support", "--plan", "slowfast(bugdet=8)"], ["no parameter 'bugdet'"]),
-        (["--support", "--plan", "slowfast(budget=8)", "--budget", 8], ["--budget: is a part of --plan"]),
-        (["--support", "--budget", 400, "-l", 400], ["budget=400", "smaller ones"]),
-        (["--support", "--budget", 0], ["--budget"]),
-        (["--support", "--question", "Why?"], ["--question: is about --file only"]),
-        (["--support", "--max-tokens", 1], ["--max-tokens"]),
-        (["--budget", 8], ["--budget: is about --support only"]),
-        (["--plan", "slowfast(budget=8)"], ["--plan: is about --support only"]),
+        (["--plan", "streaming(recent=8)"], ["slowfast(...) alone"]),
+        (["--plan", "streaming(recent=8) + slowfast(budget=8)"], ["slowfast(...) alone"]),
+        (["--plan", "slowfast(bugdet=8)"], ["no parameter 'bugdet'"]),
+        (["--plan", "slowfast(budget=8)", "--budget", 8], ["--budget: is a part of --plan"]),
+        (["--budget", 400, "-l", 400], ["budget=400", "smaller ones"]),
+        (["--budget", 0], ["--budget"]),
+        (["--question", "Why?"], ["--question: is about --file only"]),
+        (["--max-tokens", 1], ["--max-tokens"]),
     ],
 )
 def test_bad_input_is_one_line_before_any_work(winnow, tiny, monkeypatch, arguments, words):
     def refuse(*arguments, **keywords):
         raise AssertionError("work was done before the error")
 
-    for work in ("winnow.bench.support.observe", "winnow.bench.diagnose.observe"):
+    for work in ("winnow.diagnosis.support.observe", "winnow.diagnosis.diagnose.observe"):
         monkeypatch.setattr(work, refuse)
-    result = winnow("diagnose", "-m", tiny, "-t", "passkey", *arguments)
+    result = winnow("diagnose", "support", "-m", tiny, "-t", "passkey", *arguments)
     assert (result.code, result.out) == (2, "")
     assert (result.err[:7], result.err.count("\n")) == ("error: ", 1)
     for word in words:
@@ -91,7 +89,7 @@ def test_an_interrupt_keeps_what_was_finished(winnow, tiny, monkeypatch):
 
     monkeypatch.setattr(module, "support_tasks", interrupted)
     flags = ("-t", "passkey", "-l", 400, "-n", 2, "--max-tokens", 3, "--ignore-eos", "--json")
-    result = winnow("diagnose", "--support", "-m", tiny, *flags)
+    result = winnow("diagnose", "support", "-m", tiny, *flags)
     assert (result.code, "interrupted" in result.err) == (130, True)
     assert (result.json["complete"], result.json["prompts"]) == (False, 1)
 

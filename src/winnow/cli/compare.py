@@ -1,38 +1,29 @@
 """`winnow compare`: plans side by side, on retrieval tasks or on a document of your own."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any
+from functools import partial
+from typing import Any
 
-import typer
-
-from winnow.bench.compare import compare as compare_tasks
-from winnow.bench.compare import compare_document, document_case, finished, summarise, with_full
-from winnow.bench.evaluate import Record, cases, check_lengths, environment
-from winnow.bench.fidelity import Fidelity, fidelity
-from winnow.cli import options
-from winnow.cli.compare_peers import Peers, Pythons, Typed, compare_with_peers, deliver_peers, refuse_adapter
+from winnow.cli.commands.compare import Compare
+from winnow.cli.compare_peers import Typed, compare_with_peers, peer_record, refuse_adapter
+from winnow.cli.compare_plot import plot_comparison
 from winnow.cli.compare_view import show
-from winnow.cli.inputs import check_outputs, fitted_ids, load_model, make_tasks, parse_plans, read_prompt, refuse
-from winnow.cli.plot import plot_comparison
-from winnow.cli.run import Chat
-from winnow.cli.terminal import Meter, interruptible, print_json, write_json
+from winnow.cli.deliver import Record as Delivered
+from winnow.cli.deliver import deliver
+from winnow.cli.inputs import Prompt, check_outputs, fitted_ids, make_tasks, parse_plans, read_prompt, refuse
+from winnow.cli.options import EXAMPLES, TASKS
+from winnow.cli.terminal import Meter, interruptible
+from winnow.evaluation.compare import compare as compare_tasks
+from winnow.evaluation.compare import compare_document, document_case, finished, summarise, with_full
+from winnow.evaluation.evaluate import Record, cases, check_lengths, environment
+from winnow.evaluation.fidelity import Fidelity, fidelity
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 from winnow.runtime.loading import parse_device
+from winnow.tasks import Task
 
 ANSWER_TOKENS = 128
-
-Depth = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Where the needle stands, 0 to 1.  [default: drawn anew each time]")
-]
-Document = Annotated[
-    Path | None, typer.Option("--file", "-f", metavar="FILE", help="Your own document in place of tasks; no scores.")
-]
-Question = Annotated[str | None, typer.Option("--question", "-q", help="What to ask about --file.")]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="The longest answer about --file.  [default: 128]")]
 
 
 @dataclass
@@ -47,8 +38,6 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         judged = finished(self.records, len(self.plans))
         return {
-            "command": "compare",
-            "complete": self.complete,
             "plans": [str(plan) for plan in self.plans],
             "summary": [row.to_dict() for row in summarise(judged)],
             "fidelity": [each.to_dict() for each in self.fidelities],
@@ -56,81 +45,53 @@ class Report:
         }
 
 
-def compare(
-    plan: options.Plans = None,
-    peer: Peers = None,
-    peer_python: Pythons = None,
-    task: options.Tasks = None,
-    length: options.Lengths = None,
-    examples: options.Examples = None,
-    depth: Depth = None,
-    file: Document = None,
-    question: Question = None,
-    max_tokens: MaxTokens = None,
-    chat: Chat = None,
-    truncate: options.Truncate = None,
-    data: options.Data = None,
-    haystack: options.Haystack = None,
-    model: options.Model = None,
-    adapter: options.Adapter = None,
-    seed: options.Seed = 0,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    weights: options.Weights = "auto",
-    prefill_chunk: options.PrefillChunk = None,
-    as_json: options.Json = False,
-    out: options.Out = None,
-    plot: options.Plot = None,
-) -> None:
-    """Answer the same questions under several plans: quality, time and memory next to full attention, and to peers."""
-    report = Report(with_full(parse_plans(plan)))
-    check_outputs(out, plot)
-    if not peer:
-        refuse("is about --peer only", {"--peer-python": peer_python})
-    if file is None:
-        about_file = {"--question": question, "--max-tokens": max_tokens, "--chat": chat, "--truncate": truncate}
-        refuse("about --file FILE only", about_file)
-    else:
-        about_tasks = {"--task": task, "--length": length, "--examples": examples, "--depth": depth}
-        refuse("about tasks, not about --file", {**about_tasks, "--data": data, "--haystack": haystack})
-    asked = None if file is None else read_prompt(None, file, question)
-    tasks = make_tasks(task or options.TASKS, data, haystack) if asked is None else []
-    peers = Typed(peer or (), peer_python or ())
-    if peer:
-        peers.check(str(parse_device(device)), threads)
-    llm = load_model(model, device, dtype, threads, prefill_chunk, adapter, weights)
-    model = options.named(model)
-    about = {**environment(llm, model), "adapter": adapter, "seed": seed}
-    answer = max_tokens or ANSWER_TOKENS
-    ids = [] if asked is None else fitted_ids(llm, asked, chat, truncate, answer, report.plans)
-    lengths = list(dict.fromkeys(length or options.LENGTHS)) if asked is None else [len(ids)]
-    examples = examples or options.EXAMPLES
-    if peer:
-        refuse_adapter(llm, adapter)
+def compare(options: Compare) -> int:
+    """Answer the same questions under several plans, and by peers; returns the exit code."""
+    report = Report(with_full(parse_plans(options.plan)))
+    asked, tasks = _asked(options)
+    peers = Typed(options.peer, options.peer_python)
+    if options.peer:
+        peers.check(str(parse_device(options.device)), options.threads)
+    llm = options.load()
+    model, seed = options.model_name, options.seed
+    about = {**environment(llm, model), "adapter": options.adapter, "seed": seed}
+    answer = options.max_tokens or ANSWER_TOKENS
+    ids = [] if asked is None else fitted_ids(llm, asked, options.chat, options.truncate, answer, report.plans)
+    lengths, examples = options.lengths if asked is None else [len(ids)], options.examples or EXAMPLES
+    question = options.question or ""
+    if options.peer:
+        refuse_adapter(llm, options.adapter)
         check_lengths(llm, report.plans, lengths)
-        made = cases(llm, tasks, lengths, examples, seed=seed, depths=(depth,))
-        mine = [document_case(ids, question or "", answer)] if asked is not None else list(made)
-        deliver_peers(compare_with_peers(llm, report.plans, peers, mine, seed, weights), about, as_json, out, plot)
-        return
+        made = cases(llm, tasks, lengths, examples, seed=seed, depths=(options.depth,))
+        mine = [document_case(ids, question, answer)] if asked is not None else list(made)
+        found = compare_with_peers(llm, report.plans, peers, mine, seed, options.weights)
+        return deliver(peer_record(found, about), options)
     each = len(report.plans) * (len(tasks) * examples if tasks else 1)  # answers per length
     with Meter("comparing", sum(lengths) * each) as meter, interruptible():
         if asked is None:
             answered = compare_tasks(
-                llm, report.plans, tasks, lengths, examples, seed=seed, depths=(depth,), progress=meter.advance
+                llm, report.plans, tasks, lengths, examples, seed=seed, depths=(options.depth,), progress=meter.advance
             )
         else:
-            answered = compare_document(
-                llm, report.plans, ids, question or "", answer, seed=seed, progress=meter.advance
-            )
+            answered = compare_document(llm, report.plans, ids, question, answer, seed=seed, progress=meter.advance)
         _collect(report, answered, each * len(lengths), meter)
         if asked is not None:
             _add_fidelity(llm, report, ids)
         report.complete = True
-    _deliver(report, about, as_json, out, plot)
-    if not report.complete:
-        print("interrupted; this is what was finished", file=sys.stderr)
-        raise typer.Exit(130)
+    return deliver(_record(report, about), options)
+
+
+def _asked(options: Compare) -> tuple[Prompt | None, list[Task]]:
+    """The document, or the tasks; what is about the other is refused."""
+    check_outputs(options.out, options.plot)
+    if not options.peer:
+        refuse("is about --peer only", {"--peer-python": options.peer_python})
+    if options.file is not None:
+        refuse("about tasks, not about --file", {**options.about_tasks, "--depth": options.depth})
+        return read_prompt(options), []
+    about_file = {"--question": options.question, "--max-tokens": options.max_tokens, "--chat": options.chat}
+    refuse("about --file FILE only", {**about_file, "--truncate": options.truncate})
+    return None, make_tasks(options.task or TASKS, options.data, options.haystack)
 
 
 def _collect(report: Report, made: Iterator[Record], answers: int, meter: Meter) -> None:
@@ -148,15 +109,9 @@ def _add_fidelity(llm: LLM, report: Report, ids: Sequence[int]) -> None:
             report.fidelities.append(fidelity(llm, [*ids, *answer], plan, len(ids)))
 
 
-def _deliver(report: Report, about: dict[str, Any], as_json: bool, out: Path | None, plot: Path | None) -> None:
-    document = {**report.to_dict(), **about}
-    if out is not None:
-        write_json(out, document)
+def _record(report: Report, about: dict[str, Any]) -> Delivered:
     judged = finished(report.records, len(report.plans))
     rows = summarise(judged)
-    if plot is not None and rows:
-        plot_comparison(plot, rows)
-    if as_json:
-        print_json(document)
-    else:
-        show(rows, judged, report.fidelities, about["model"])
+    draw = partial(plot_comparison, rows=rows) if rows else None
+    shown = partial(show, rows, judged, report.fidelities, about["model"])
+    return Delivered("compare", report.to_dict(), shown, draw, report.complete, about)

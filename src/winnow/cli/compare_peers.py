@@ -1,40 +1,28 @@
 """`winnow compare --peer`: plans and what people would use instead, side by side."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any
+from functools import partial
+from typing import Any
 
 import torch
-import typer
 
-from winnow.bench.evaluate import Case
-from winnow.bench.peers.base import Arm
-from winnow.bench.peers.compare import Answer, Ended, Workers
-from winnow.bench.peers.registry import PEERS, parse_pythons, peer_arms, plan_arms
-from winnow.bench.peers.summary import FULL, PeerRow, summarise_peers
-from winnow.bench.peers.weights import weights_of
+from winnow.cli.compare_plot import plot_peers
 from winnow.cli.compare_view import show_peers
-from winnow.cli.plot import plot_peers
-from winnow.cli.terminal import Meter, interruptible, print_json, say, write_json
+from winnow.cli.deliver import Record
+from winnow.cli.terminal import Meter, interruptible, say
 from winnow.errors import InputError
+from winnow.evaluation.evaluate import Case
+from winnow.evaluation.peers.base import Arm
+from winnow.evaluation.peers.compare import Answer, Ended, Workers
+from winnow.evaluation.peers.registry import parse_pythons, peer_arms, plan_arms
+from winnow.evaluation.peers.summary import FULL, PeerRow, summarise_peers
+from winnow.evaluation.peers.weights import weights_of
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 
-Peers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--peer",
-        metavar="PEER",
-        help=f"What people would use instead ({', '.join(PEERS)}); repeatable. See docs/peers.md.",
-    ),
-]
-Pythons = Annotated[
-    list[str] | None,
-    typer.Option("--peer-python", metavar="FAMILY=PATH", help="The Python that has a family of peers; repeatable."),
-]
+ERROR = 2  # exit code where an arm has ended
 
 
 @dataclass
@@ -54,8 +42,6 @@ class PeerReport:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "command": "compare",
-            "complete": self.complete,
             "arms": [{"arm": arm, **self.about[arm]} for arm in self.arms],
             "ended": [each.to_dict() for each in self.ended],
             "summary": [row.to_dict() for row in self.rows],
@@ -117,23 +103,15 @@ def compare_with_peers(
     return report
 
 
-def deliver_peers(
-    report: PeerReport, about: dict[str, Any], as_json: bool, out: Path | None, plot: Path | None
-) -> None:
-    """Write, draw and show; exits with 2 where an arm has ended, with 130 after Ctrl-C."""
-    document, rows = {**report.to_dict(), **about}, report.rows
-    if out is not None:
-        write_json(out, document)
-    if plot is not None and rows:
-        plot_peers(plot, rows)
-    if as_json:
-        print_json(document)
-    else:
+def peer_record(report: PeerReport, about: dict[str, Any]) -> Record:
+    """What the comparison has come to; failed where an arm has ended."""
+
+    def show() -> None:
         show_peers(rows, report.answers, about["model"], report.beside)
+
+    rows = report.rows
     for each in report.ended:
-        print(f"error: {each.arm} was left out after {each.answers} answers: {each.reason}", file=sys.stderr)
-    if report.ended:
-        raise typer.Exit(2)
-    if not report.complete:
-        print("interrupted; this is what was finished", file=sys.stderr)
-        raise typer.Exit(130)
+        say(f"error: {each.arm} was left out after {each.answers} answers: {each.reason}")
+    draw = partial(plot_peers, rows=rows) if rows else None
+    failed = ERROR if report.ended else 0
+    return Record("compare", report.to_dict(), show, draw, report.complete, about, failed)

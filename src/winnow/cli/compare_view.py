@@ -7,12 +7,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from winnow.bench.compare import DOCUMENT, Row, verdict
-from winnow.bench.evaluate import Record
-from winnow.bench.fidelity import Fidelity
-from winnow.bench.peers.compare import Answer
-from winnow.bench.peers.summary import FULL, PeerRow, best_of
 from winnow.cli.terminal import console, new_table
+from winnow.evaluation.compare import DOCUMENT, Row, verdict
+from winnow.evaluation.evaluate import Record
+from winnow.evaluation.fidelity import Fidelity
+from winnow.evaluation.peers.compare import Answer
+from winnow.evaluation.peers.summary import FULL, PeerRow, best_of
 
 MIB = 2**20
 ANSWER_CHARACTERS = 600  # of an answer shown

@@ -1,72 +1,52 @@
 """`winnow import` and `winnow cache`: GGUF files converted on purpose, and those that loading has converted."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from winnow.cli import options
-from winnow.cli.terminal import console, converting, new_table, print_json, size, writing
+from winnow.cli.commands.models import CacheList, Import
+from winnow.cli.deliver import Record, deliver
+from winnow.cli.terminal import converting, new_table, size, writing
 from winnow.errors import InputError
 from winnow.models.gguf.cache import cache_home, clear, entries
 from winnow.models.gguf.load import import_gguf
 from winnow.runtime.loading import gguf_file
 
-cache = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
 
-
-def import_file(
-    file: Annotated[str, typer.Argument(metavar="FILE", help='A .gguf file, or "smollm2".')],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory.")],
-) -> None:
-    """Convert a GGUF file into a model directory: give it as --model, here or on any other machine."""
-    source = gguf_file(file)
+def import_file(options: Import) -> int:
+    """Convert a GGUF file into a directory; returns the exit code."""
+    source = gguf_file(options.file)
     if source is None:
-        raise InputError(f"{file} is not a .gguf file; other models are loaded as they are, with --model")
-    directory = directory.absolute()
+        raise InputError(f"{options.file} is not a .gguf file; other models are loaded as they are, with --model")
+    directory = options.directory.absolute()
     _check_free(directory)
     with writing(directory), converting(source.name) as progress:
         import_gguf(source, directory, progress)
     print(f"wrote {directory} ({size(_bytes(directory))})")
+    return 0
 
 
-@cache.callback(invoke_without_command=True)
-def _cache(context: typer.Context) -> None:
-    """Show or remove the GGUF files that were converted when they were first loaded."""
-    if context.invoked_subcommand is None:
-        print(context.get_help())
-
-
-@cache.command("list")
-def list_entries(as_json: options.Json = False) -> None:
-    """List the converted files."""
+def list_entries(options: CacheList) -> int:
+    """Print the converted files; returns the exit code."""
     home, found = cache_home(), entries()
-    places = [str(entry.path.relative_to(home)) for entry in found]
-    if as_json:
-        kept = [
-            {"name": entry.name, "bytes": entry.bytes, "path": path} for entry, path in zip(found, places, strict=True)
-        ]
-        print_json({"command": "cache list", "folder": str(home), "entries": kept})
-        return
+    kept = [{"name": each.name, "bytes": each.bytes, "path": str(each.path.relative_to(home))} for each in found]
+    figures = {"folder": str(home), "entries": kept}
     if not found:
-        print(f"{home} holds no converted files")
-        return
+        return deliver(Record("cache list", figures, f"{home} holds no converted files"), options)
     table = new_table(None, f"in {home}: {size(sum(entry.bytes for entry in found))}")
     table.add_column("file")
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("path", overflow="fold")
-    for entry, path in zip(found, places, strict=True):
-        table.add_row(entry.name, size(entry.bytes), path)
-    console().print(table)
+    for each in found:
+        table.add_row(each.name, size(each.bytes), str(each.path.relative_to(home)))
+    return deliver(Record("cache list", figures, table), options)
 
 
-@cache.command("clear")
-def clear_entries() -> None:
-    """Remove all converted files; what is loaded again is converted again."""
+def clear_entries() -> int:
+    """Remove all converted files; returns the exit code."""
     home = cache_home()
     with writing(home):
         freed = clear()
     print(f"freed {size(freed)} in {home}")
+    return 0
 
 
 def _check_free(directory: Path) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from winnow.bench.compare import Row
-from winnow.bench.demo import Asked, Standing
-from winnow.bench.evaluate import Record
 from winnow.cli.terminal import console, new_table
+from winnow.evaluation.compare import Row
+from winnow.evaluation.demo import Asked, Standing
+from winnow.evaluation.evaluate import Record
 from winnow.plan import Plan
 
 MIB = 2**20

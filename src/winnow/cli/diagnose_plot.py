@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from winnow.bench.diagnose import Diagnosis
-from winnow.cli.bench_plot import GREY, spread
-from winnow.cli.terminal import writing
+from winnow.cli.draw import GREY, new_figure, plain, save, spread
+from winnow.diagnosis.diagnose import Diagnosis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,9 +24,7 @@ LEAST_DRAWN = 0.005  # a share that is nowhere larger has no name
 
 def plot_diagnosis(path: Path, found: Diagnosis, model: str) -> None:
     """Three panels over the layers, with the recommended cutoff as a line between two of them."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 8), layout="constrained")
+    figure = new_figure(8, 8)
     axes = figure.subplots(3, 1, sharex=True, height_ratios=(1.25, 1, 1))
     _masses(axes[0], found)
     shares: dict[str, Line] = {
@@ -47,15 +44,12 @@ def plot_diagnosis(path: Path, found: Diagnosis, model: str) -> None:
     for axis in axes:
         axis.axvline(found.cutoff.layer - 0.5, color="black", lw=1.2, ls="--")
         axis.axvspan(found.cutoff.layer - 0.5, len(found.layers) + 0.5, color="0.5", alpha=0.12, lw=0, zorder=0)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(axis="y", alpha=0.25)
-        axis.set_axisbelow(True)
+        plain(axis, "y")
     axes[0].set_xlim(-0.6, len(found.layers) + 0.5)
     figure.suptitle(claim(found), x=0.01, ha="left", fontweight="bold", fontsize=12)
     subtitle = f"{model}, {found.prompts} prompts, {found.steps:,} decode steps, full attention"
     axes[0].set_title(subtitle, loc="left", fontsize=9, color=GREY)
-    with writing(path):
-        figure.savefig(path, dpi=120, format="png")
+    save(figure, path)
 
 
 def claim(found: Diagnosis) -> str:

@@ -3,9 +3,9 @@
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from winnow.bench.cutoff import Cutoff, Rule
-from winnow.bench.diagnose import Diagnosis
 from winnow.cli.terminal import new_table
+from winnow.diagnosis.cutoff import Cutoff, Rule
+from winnow.diagnosis.diagnose import Diagnosis
 
 CAPTION = (
     "attention of decode steps, mean over heads: on the prompt, on position 0 (BoS), on earlier tokens of the decode "

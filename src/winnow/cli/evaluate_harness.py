@@ -1,125 +1,90 @@
-"""`winnow eval --tasks`: tasks of lm_eval under plans, side by side."""
+"""`winnow eval harness`: tasks of lm_eval under plans, side by side."""
 
 import json
 import logging
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.table import Table
 
-from winnow.bench.compare import with_full
-from winnow.cli.inputs import refuse
-from winnow.cli.terminal import Meter, interruptible, new_table
+from winnow.cli.commands.evaluate import Harness
+from winnow.cli.deliver import Record, deliver
+from winnow.cli.inputs import check_outputs, parse_plans
+from winnow.cli.terminal import Meter, interruptible, new_table, say
 from winnow.errors import InputError, MissingExtraError
-from winnow.plan import Plan
-from winnow.runtime.llm import LLM
+from winnow.evaluation.compare import with_full
+from winnow.evaluation.evaluate import environment
 
 if TYPE_CHECKING:
-    from winnow.bench.harness_run import HarnessRun, Score
+    from winnow.evaluation.harness_run import HarnessRun, Score
 
 MIB = 2**20
 
-Names = Annotated[
-    str | None,
-    typer.Option("--tasks", metavar="NAMES", help="Instead: lm_eval's tasks, groups or task files, by commas."),
-]
-Limit = Annotated[int | None, typer.Option(min=1, help="Of --tasks: documents of each task.  [default: all]")]
-NumFewshot = Annotated[
-    int | None, typer.Option(min=0, help="Of --tasks: solved examples first.  [default: what the task says]")
-]
-IncludePath = Annotated[Path | None, typer.Option(metavar="DIR", help="Of --tasks: task files of your own.")]
-Metadata = Annotated[
-    str | None, typer.Option(metavar="JSON", help='Of --tasks: for tasks that make data, {"max_seq_lengths": [4096]}.')
-]
-ChatTemplate = Annotated[
-    bool | None, typer.Option("--apply-chat-template", help="Of --tasks: ask in the model's chat template.")
-]
 
+def harness(options: Harness) -> int:
+    """Full attention and the plans on lm_eval's tasks; returns the exit code."""
+    plans = parse_plans(options.plan)
+    check_outputs(options.out, None)
+    told = _check(options)
+    llm = options.load()
 
-@dataclass(frozen=True)
-class Asked:
-    """What `--tasks` and the options about it say."""
-
-    names: list[str]
-    limit: int | None
-    num_fewshot: int | None
-    include_path: Path | None
-    metadata: dict[str, Any]
-    apply_chat_template: bool
-
-
-def read_options(
-    names: str | None,
-    limit: int | None,
-    num_fewshot: int | None,
-    include_path: Path | None,
-    metadata: str | None,
-    apply_chat_template: bool | None,
-) -> Asked | None:
-    """The options, checked before a model is loaded; None without --tasks.
-
-    Raises MissingExtraError without lm_eval, InputError where an option cannot be used.
-    """
-    if names is None:
-        about: dict[str, object] = {"--limit": limit, "--num-fewshot": num_fewshot, "--include-path": include_path}
-        refuse("about --tasks only", {**about, "--metadata": metadata, "--apply-chat-template": apply_chat_template})
-        return None
-    if find_spec("lm_eval") is None:
-        raise MissingExtraError("--tasks needs lm_eval; pip install 'winnow-llm[eval]'")
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    if not wanted:
-        raise InputError(f"--tasks {names!r} names no task; `lm_eval ls tasks` lists them")
-    if include_path is not None and not include_path.is_dir():
-        raise InputError(f"--include-path {include_path} is not a directory; give the one that holds the task files")
-    try:
-        told = json.loads(metadata or "{}")
-    except json.JSONDecodeError as error:
-        raise InputError(f"--metadata is not JSON: {error}") from error
-    if not isinstance(told, dict):
-        raise InputError(f'--metadata {metadata} must be a JSON object, such as {{"max_seq_lengths": [4096]}}')
-    return Asked(wanted, limit, num_fewshot, include_path, told, bool(apply_chat_template))
-
-
-def run_harness(
-    llm: LLM, plans: Sequence[Plan], asked: Asked, seed: int
-) -> tuple[bool, dict[str, Any], RenderableType]:
-    """Full attention and `plans` on lm_eval's tasks: whether all ended, the figures for JSON, and what to show."""
     import datasets  # comes with lm_eval
 
-    from winnow.bench.harness_run import load_tasks, run_tasks, scores
+    from winnow.evaluation.harness_run import load_tasks, run_tasks, scores
 
     datasets.disable_progress_bars()
     for chatty in ("lm_eval", "datasets", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
-    metadata = {"pretrained": llm.model.name_or_path, **asked.metadata}
-    tasks = load_tasks(asked.names, include_path=asked.include_path, metadata=metadata)
-    chosen = with_full(plans)
+    metadata = {"pretrained": llm.model.name_or_path, **told}
+    tasks = load_tasks(_names(options), include_path=options.include_path, metadata=metadata)
+    chosen = with_full(plans or [llm.plan])
     runs: list[HarnessRun] = []
-    with Meter("evaluating", tasks.documents(asked.limit) * len(chosen)) as meter, interruptible():
+    with Meter("evaluating", tasks.documents(options.limit) * len(chosen)) as meter, interruptible():
         for run in run_tasks(
             llm,
             chosen,
             tasks,
-            limit=asked.limit,
-            num_fewshot=asked.num_fewshot,
-            apply_chat_template=asked.apply_chat_template,
-            seed=seed,
+            limit=options.limit,
+            num_fewshot=options.num_fewshot,
+            apply_chat_template=options.apply_chat_template,
+            seed=options.seed,
             progress=meter.advance,
         ):
             runs.append(run)
             meter.note(f"{len(runs)} of {len(chosen)} plans")
     if runs and (lost := runs[0].costs.truncated):
         what = f"{lost} of {runs[0].costs.requests} contexts were too long for the model and lost their beginning"
-        print(f"warning: {what}", file=sys.stderr)
+        say(f"warning: {what}")
     found = scores(runs)
     figures = {"scores": [score.to_dict() for score in found], "runs": [run.to_dict() for run in runs]}
-    return len(runs) == len(chosen), figures, Group(score_table(found), "", cost_table(runs))
+    about = {**environment(llm, options.model_name), "adapter": options.adapter, "seed": options.seed}
+    shown = Group(score_table(found), "", cost_table(runs))
+    return deliver(Record("eval harness", figures, shown, None, len(runs) == len(chosen), about), options)
+
+
+def _names(options: Harness) -> list[str]:
+    return [name.strip() for given in options.names for name in given.split(",") if name.strip()]
+
+
+def _check(options: Harness) -> dict[str, Any]:
+    """What --metadata says. Raises MissingExtraError without lm_eval, InputError where an option cannot be used."""
+    if find_spec("lm_eval") is None:
+        raise MissingExtraError("winnow eval harness needs lm_eval; pip install 'winnow-llm[eval]'")
+    if not _names(options):
+        raise InputError(f"{' '.join(options.names)!r} names no task; `lm_eval ls tasks` lists them")
+    if options.include_path is not None and not options.include_path.is_dir():
+        raise InputError(
+            f"--include-path {options.include_path} is not a directory; give the one that holds the task files"
+        )
+    try:
+        told = json.loads(options.metadata or "{}")
+    except json.JSONDecodeError as error:
+        raise InputError(f"--metadata is not JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise InputError(f'--metadata {options.metadata} must be a JSON object, such as {{"max_seq_lengths": [4096]}}')
+    return told
 
 
 def score_table(found: Sequence["Score"]) -> Table:

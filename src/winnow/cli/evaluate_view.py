@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from winnow.bench.accuracy import Accuracy
-from winnow.bench.fidelity import Fidelity
 from winnow.cli.terminal import new_table
+from winnow.evaluation.accuracy import Accuracy
+from winnow.evaluation.fidelity import Fidelity
 
 
 def accuracy_table(accuracies: Sequence[Accuracy], depths: Sequence[float]) -> Table:

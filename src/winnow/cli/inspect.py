@@ -1,23 +1,22 @@
 """`winnow inspect`: a page that walks through one generation, step by step, token by token, layer by layer."""
 
 import json
-import sys
-from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
-from winnow.bench.evaluate import environment
-from winnow.cli import options
-from winnow.cli.inputs import check_outputs, fitted_ids, load_model, parse_plan, read_prompt
+from winnow.cli.commands.look import Inspect
+from winnow.cli.deliver import INTERRUPTED, Record, deliver
+from winnow.cli.inputs import check_outputs, fitted_ids, parse_plan, read_prompt
 from winnow.cli.inspect_plot import plot_retained
-from winnow.cli.run import Chat, PromptFile, PromptText, Question
-from winnow.cli.terminal import Meter, console, interruptible, new_table, print_json, write_text
+from winnow.cli.options import JsonOptions
+from winnow.cli.terminal import Meter, console, interruptible, new_table, say, write_text
 from winnow.errors import InputError, MissingExtraError
+from winnow.evaluation.evaluate import environment
 from winnow.inspector.page import render
 from winnow.inspector.recorder import Recorder
 from winnow.inspector.trace import Step, Trace
@@ -25,72 +24,49 @@ from winnow.inspector.trace import Step, Trace
 SHOWN = 40  # steps in the table; of more, the first and the last ones
 ENDING = 5
 
-Out = Annotated[Path, typer.Option("--out", "--output", "-o", metavar="HTML", help="Write the page there.")]
-Retained = Annotated[
-    Path | None, typer.Option("--retained", metavar="PNG", help="Draw there what every layer and KV head kept.")
-]
-TraceFile = Annotated[Path | None, typer.Option("--trace", metavar="JSON", help="Write the trace there too.")]
 
-
-def inspect(
-    prompt: PromptText = None,
-    file: PromptFile = None,
-    question: Question = None,
-    model: options.Model = None,
-    plan: options.Plan = "lazyllm",
-    max_tokens: Annotated[int, typer.Option(min=1, help="The most new tokens.")] = 32,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the model's stop tokens.")] = False,
-    chat: Chat = None,
-    truncate: options.Truncate = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    weights: options.Weights = "auto",
-    prefill_chunk: options.PrefillChunk = None,
-    out: Out = Path("trace.html"),
-    trace: TraceFile = None,
-    retained: Retained = None,
-    as_json: options.Json = False,
-) -> None:
-    """Continue a prompt greedily and draw which tokens each layer computed, reused, set aside and revived.
-
-    And, where the plan evicts units, which of them each KV head kept.
-    """
-    chosen = parse_plan(plan)
-    _check_paths(out, trace, retained)
-    if retained is not None and chosen.keep.identity:
+def inspect(options: Inspect) -> int:
+    """Trace one generation and draw it; returns the exit code."""
+    chosen = parse_plan(options.plan)
+    _check_paths(options.out, options.trace, options.retained)
+    if options.retained is not None and chosen.keep.identity:
         raise InputError(
-            f"--retained draws which units stay, and plan {plan!r} evicts none; leave it out, or use a plan with a "
-            "keep policy, such as locret (winnow plans lists them)"
+            f"--retained draws which units stay, and plan {options.plan!r} evicts none; leave it out, or use a plan "
+            "with a keep policy, such as locret (winnow plans lists them)"
         )
-    asked = read_prompt(prompt, file, question)
-    llm = load_model(model, device, dtype, threads, prefill_chunk, weights=weights)
-    model = options.named(model)
-    ids = fitted_ids(llm, asked, chat, truncate, max_tokens, [chosen])
-    with Meter("tracing", len(ids) + max_tokens) as meter, interruptible():
-        recorder = Recorder(llm, ids, plan=chosen, max_tokens=max_tokens, ignore_eos=ignore_eos, progress=meter.advance)
+    asked = read_prompt(options)
+    llm, most = options.load(), options.max_tokens
+    ids = fitted_ids(llm, asked, options.chat, options.truncate, most, [chosen])
+    with Meter("tracing", len(ids) + most) as meter, interruptible():
+        recorder = Recorder(
+            llm, ids, plan=chosen, max_tokens=most, ignore_eos=options.ignore_eos, progress=meter.advance
+        )
         for _ in recorder.steps():
             meter.advance(1)
     if not recorder.done:
-        print("interrupted before the end of the prompt; there is nothing to show", file=sys.stderr)
-        raise typer.Exit(130)
+        say("interrupted before the end of the prompt; there is nothing to show")
+        return INTERRUPTED
     found = recorder.trace()
-    if trace is not None:
-        write_text(trace, json.dumps(found.to_dict(), ensure_ascii=False, separators=(",", ":")) + "\n")
-    write_text(out, render(found))
-    if retained is not None:
-        plot_retained(retained, found)
-    if as_json:
-        files = {"out": out, "trace": trace, "retained": retained}
-        print_json(_record(found, files) | environment(llm, model))
-    else:
-        console().print(steps_table(found))
-        console().print(f"wrote {out} ({out.stat().st_size / 1000:,.0f} kB); open it in a browser")
-        if retained is not None:
-            console().print(f"wrote {retained}")
-    if found.finish_reason is None:
-        print("interrupted; this is what was finished", file=sys.stderr)
-        raise typer.Exit(130)
+    _write(found, options)
+    about, complete = environment(llm, options.model_name), found.finish_reason is not None
+    record = Record("inspect", _figures(found, options), partial(_show, found, options), None, complete, about)
+    return deliver(record, JsonOptions(as_json=options.as_json))
+
+
+def _write(trace: Trace, options: Inspect) -> None:
+    if options.trace is not None:
+        text = json.dumps(trace.to_dict(), ensure_ascii=False, separators=(",", ":"))
+        write_text(options.trace, text + "\n")
+    write_text(options.out, render(trace))
+    if options.retained is not None:
+        plot_retained(options.retained, trace)
+
+
+def _show(trace: Trace, options: Inspect) -> None:
+    console().print(steps_table(trace))
+    console().print(f"wrote {options.out} ({options.out.stat().st_size / 1000:,.0f} kB); open it in a browser")
+    if options.retained is not None:
+        console().print(f"wrote {options.retained}")
 
 
 def steps_table(trace: Trace) -> Table:
@@ -131,8 +107,9 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %"
 
 
-def _record(trace: Trace, files: Mapping[str, Path | None]) -> dict[str, Any]:
-    """The table's figures, and what they are about. files: what was written."""
+def _figures(trace: Trace, options: Inspect) -> dict[str, Any]:
+    """The table's figures, and what was written."""
+    files = {"out": options.out, "trace": options.trace, "retained": options.retained}
     steps = [
         {
             "phase": step.phase,
@@ -149,9 +126,7 @@ def _record(trace: Trace, files: Mapping[str, Path | None]) -> dict[str, Any]:
         for step in trace.steps
     ]
     return {
-        "command": "inspect",
         "plan": trace.plan,
-        "complete": trace.finish_reason is not None,
         "finish_reason": trace.finish_reason,
         "text": trace.text,
         **{name: str(path) if path else None for name, path in files.items()},

@@ -3,35 +3,24 @@
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
 
-from winnow.bench.evaluate import environment
-from winnow.cli import options
-from winnow.cli.inputs import load_model
-from winnow.cli.terminal import console, new_table, print_json, size
+from winnow.cli.commands.models import InspectModel
+from winnow.cli.deliver import Record, deliver
+from winnow.cli.terminal import new_table, size
+from winnow.evaluation.evaluate import environment
 from winnow.models.report import WeightsReport, weights_report
 from winnow.runtime.llm import LLM
 
 
-def inspect_model(
-    model: options.Model = None,
-    adapter: options.Adapter = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    weights: options.Weights = "auto",
-    as_json: options.Json = False,
-) -> None:
-    """Show what a model is, and how its weights are held: in which form, in how many bytes, by which kernel."""
-    llm = load_model(model, device, dtype, threads, None, adapter, weights)
-    report, facts, about = report_of(llm), facts_of(llm), environment(llm, options.named(model))
-    if as_json:
-        held = asdict(report) | {"bytes": report.bytes, "packed_bytes": report.packed_bytes}
-        print_json({"command": "inspect-model", **facts, "weights": held, **about})
-        return
-    console().print(_facts_table(facts, about))
-    console().print()
-    console().print(weights_table(report))
+def inspect_model(options: InspectModel) -> int:
+    """Print what a model is; returns the exit code."""
+    llm = options.load()
+    report, facts, about = report_of(llm), facts_of(llm), environment(llm, options.model_name)
+    held = asdict(report) | {"bytes": report.bytes, "packed_bytes": report.packed_bytes}
+    shown = Group(_facts_table(facts, about), "", weights_table(report))
+    return deliver(Record("inspect-model", {**facts, "weights": held}, shown, about=about), options)
 
 
 def report_of(llm: LLM) -> WeightsReport:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from winnow.cli.bench_plot import GREY
-from winnow.cli.terminal import writing
+from winnow.cli.draw import GREY, save
 from winnow.inspector.runs import count, pack, positions
 from winnow.inspector.trace import Trace
+from winnow.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,8 +29,7 @@ DPI = 120
 
 def plot_retained(path: Path, trace: Trace) -> None:
     """A panel per layer (the last on top) and KV head; a row per snapshot, shaded by the share of tokens kept."""
-    with writing(path):
-        retained_figure(trace).savefig(path, dpi=DPI, format="png")
+    save(retained_figure(trace), path)
 
 
 def retained_figure(trace: Trace) -> "Figure":
@@ -136,4 +135,7 @@ def _subtitle(trace: Trace) -> str:
     """What is drawn: the plan and the model; what the rows of a panel are."""
     known = [snapshot.known for snapshot in trace.snapshots]
     rows = f"rows: {len(known)} moments, from {known[0]:,} tokens known (top) to {known[-1]:,}"
-    return f"{trace.plan}, {trace.model}\n{rows if len(known) > 1 else 'when the prompt was there'}"
+    beside = ""
+    if getattr(Plan.parse(trace.plan).keep, "budget", None) is not None:
+        beside = "; beside the budget stay the prompt's last tokens (local), and what is newer than the last eviction"
+    return f"{trace.plan}, {trace.model}\n{rows if len(known) > 1 else 'when the prompt was there'}{beside}"

@@ -1,80 +1,93 @@
-"""The command `winnow`: its commands, and how every error ends it."""
+"""The command `winnow`: its commands, each imported when it is called, and how every error ends it."""
 
 import errno
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from typing import Annotated, Any, get_args, get_origin
 
-import torch
-import typer
+from cyclopts import App, CycloptsError, Parameter, Token, convert
 
-import winnow
-from winnow.cli.bench import app as bench
-from winnow.cli.compare import compare
-from winnow.cli.converted import cache, import_file
-from winnow.cli.demo import demo
-from winnow.cli.diagnose import diagnose
-from winnow.cli.evaluate import evaluate
-from winnow.cli.inspect import inspect
-from winnow.cli.inspect_model import inspect_model
-from winnow.cli.plans import plans
-from winnow.cli.run import run
-from winnow.cli.train import app as train
-from winnow.cli.tune import tune
 from winnow.errors import WinnowError
 
 INTERRUPTED = 130  # 128 + SIGINT
-# click's UsageError: newer typer bundles click and does not export it, older typer depends on it.
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-
-app = typer.Typer(name="winnow", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command()(run)
-app.command()(compare)
-app.command()(demo)
-app.command("eval")(evaluate)
-app.command()(diagnose)
-app.command()(inspect)
-app.command("inspect-model")(inspect_model)
-app.command("import")(import_file)
-app.command()(plans)
-app.command()(tune)
-app.add_typer(bench, name="bench")
-app.add_typer(cache, name="cache")
-app.add_typer(train, name="train")
+COMMANDS = {
+    "run": ("prompts:Run", "Continue a prompt; the text appears as it is made."),
+    "chat": ("prompts:Chat", "Talk with a model, each turn over what was said before."),
+    "compare": ("compare:Compare", "Answer the same questions under several plans, and beside peers."),
+    "demo": ("compare:Demo", "Ask a pre-trained model about a real document under several plans."),
+    "eval": ("evaluate:app", "Score plans: on tasks, a benchmark, lm_eval's tasks, or by fidelity to a text."),
+    "tune": ("compare:Tune", "Find the fastest plan that keeps to limits on prompts of yours."),
+    "train": ("train:app", "Make a model, an adapter or retaining heads that a plan needs."),
+    "diagnose": ("look:app", "What the layers do with a prompt, or how steady what they attend to is."),
+    "inspect": ("look:Inspect", "Draw which tokens each layer computed, reused, parked and revived."),
+    "plans": ("models:Plans", "List the policies that plans are made of."),
+    "import": ("models:Import", "Convert a GGUF file into a model directory."),
+    "cache": ("models:app", "Show or remove the GGUF files that were converted when first loaded."),
+    "inspect-model": ("models:InspectModel", "Show what a model is, and how its weights are held."),
+}
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(winnow.__version__)
-        raise typer.Exit
+def new_app(name: str, about: str) -> App:
+    """An application whose commands are dataclasses that are called once their fields are filled from what was typed.
+
+    What is wrong with what was typed is raised.
+    """
+    return App(
+        name=name,
+        help=about,
+        help_format="plaintext",
+        version=lambda: version("winnow-llm"),
+        default_parameter=Parameter(negative=(), allow_repeating=True, show_default=_shown, converter=_converted),
+        result_action="call_if_callable",
+        exit_on_error=False,
+        print_error=False,
+    )
 
 
-@app.callback(invoke_without_command=True)
-def _start(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
-) -> None:
-    """Long-context inference of Hugging Face decoders that spends only on the tokens that matter."""
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+def _converted(kind: Any, tokens: Sequence[Token]) -> Any:
+    """cyclopts' own conversion, but that 1.5 is no whole number: it would be rounded."""
+    leaves = set(_leaves(kind))
+    if int in leaves and float not in leaves and (bad := [token.value for token in tokens if "." in token.value]):
+        raise ValueError(f"{bad[0]} is no whole number")
+    return convert(kind, tokens)
+
+
+def _leaves(kind: Any) -> Iterator[Any]:
+    inside = [each for each in get_args(kind) if each is not Ellipsis]
+    if get_origin(kind) is Annotated:
+        inside = inside[:1]
+    if not inside:
+        yield kind
+    for each in inside:
+        yield from _leaves(each)
+
+
+def _shown(value: object) -> str | None:
+    """How a default is shown in the help; None: not at all, since the text says what it means."""
+    return None if value is None or value is False or value == () else str(value)
+
+
+app = new_app("winnow", "Long-context inference that spends only on the tokens that matter.")
+for _name, (_place, _about) in COMMANDS.items():
+    app.command(f"winnow.cli.commands.{_place}", name=_name, help=_about)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 2 an error on one line of standard error, 130 after Ctrl-C."""
-    sys.exit(_run(arguments))
+    sys.exit(run_app(app, arguments))
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def run_app(application: App, arguments: Sequence[str] | None = None) -> int:
+    """The exit code of what was typed."""
     try:
-        return app(arguments, prog_name="winnow", standalone_mode=False) or 0
-    except WinnowError as error:
+        return int(application(sys.argv[1:] if arguments is None else list(arguments)) or 0)
+    except (WinnowError, CycloptsError) as error:
         return _fail(str(error))
-    except UsageError as error:
-        return _fail(error.format_message())  # type: ignore[attr-defined]
-    except torch.OutOfMemoryError as error:
-        return _fail(f"{error}; use a shorter prompt, a smaller --prefill-chunk, or a plan that bounds the cache")
-    except (KeyboardInterrupt, typer.Abort):
+    except SystemExit as end:
+        return int(end.code or 0)
+    except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
         if error.errno != errno.EPIPE:
@@ -84,6 +97,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         # Whoever read our output has gone: send what is still buffered nowhere, instead of failing again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be loaded
+            raise
+        return _fail(f"{error}; use a shorter prompt, a smaller --prefill-chunk, or a plan that bounds the cache")
 
 
 def _fail(message: str) -> int:

@@ -1,41 +1,43 @@
 """`winnow plans`: the catalogue of policies."""
 
 import dataclasses
+import difflib
 import inspect
-from typing import Annotated, Any
+from typing import Any, get_type_hints
 
-import typer
 from rich.table import Table
 
-from winnow.cli import options
+from winnow.cli.commands.models import Plans
 from winnow.cli.terminal import console, new_table, print_json
 from winnow.errors import PlanError
+from winnow.parameters import type_name
 from winnow.policies.base import Policy
 from winnow.policies.registry import POLICIES
 
 
-def plans(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show all there is to say about one.")] = None,
-    as_json: options.Json = False,
-) -> None:
-    """List the policies that plans are made of: one per verb, joined by +."""
+def plans(options: Plans) -> int:
+    """Print the catalogue, or one policy; returns the exit code."""
+    name = options.name
     if name is not None and name not in POLICIES:
-        raise PlanError(f"unknown policy {name!r}; known policies: {', '.join(POLICIES)}")
-    if as_json:
+        close = difflib.get_close_matches(name.lower(), POLICIES, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise PlanError(f"unknown policy {name!r}: {hint}known policies: {', '.join(POLICIES)}")
+    if options.as_json:
         print_json(describe(POLICIES[name]) if name else [describe(policy) for policy in POLICIES.values()])
     elif name:
         _show(describe(POLICIES[name]))
     else:
         console().print(_catalogue([describe(policy) for policy in POLICIES.values()]))
+    return 0
 
 
 def describe(policy: type[Policy]) -> dict[str, Any]:
     """Everything a policy says about itself; a parameter without a default has to be given."""
-    doc = inspect.getdoc(policy) or ""
+    doc, hints = inspect.getdoc(policy) or "", get_type_hints(policy, include_extras=True)
     return {
         "verb": policy.verb,
         "name": policy.name,
-        "parameters": [_parameter(field) for field in dataclasses.fields(policy)],
+        "parameters": [_parameter(field, hints[field.name]) for field in dataclasses.fields(policy)],
         "summary": doc.partition("\n")[0],
         "source": policy.source,
         "identity": policy.identity,
@@ -49,9 +51,8 @@ def signature(policy: dict[str, Any]) -> str:
     return f"{policy['name']}({', '.join(spelled)})" if spelled else policy["name"]
 
 
-def _parameter(field: dataclasses.Field[Any]) -> dict[str, Any]:
-    kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
-    known = {"name": field.name, "type": kind}
+def _parameter(field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
+    known = {"name": field.name, "type": type_name(hint)}
     if field.default_factory is not dataclasses.MISSING:
         return {**known, "default": field.default_factory()}
     if field.default is dataclasses.MISSING:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from winnow.bench.support_figures import Age, Heads, LayerSupport, Support
-from winnow.cli.bench_plot import GREY, spread
+from winnow.cli.draw import GREY, new_figure, plain, save, spread
 from winnow.cli.support_view import headline, mean
-from winnow.cli.terminal import writing
+from winnow.diagnosis.support_figures import Age, Heads, LayerSupport, Support
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,9 +23,7 @@ TICKS = 16  # labelled layers at most
 def plot_support(path: Path, found: Support, model: str) -> None:
     """Above: recall and overlap against the steps since the last refresh. Below: both by layer and KV head, and inside
     sentences against their first tokens."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 8), layout="constrained")
+    figure = new_figure(10, 8)
     parts = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, 1.1))[:, 0]
     _by_age(parts[0].subplots(), drawn(found.ages), losing(found.layers))
     recall, overlap, sentences = parts[1].subplots(1, 3, width_ratios=(1, 1, 1.1))
@@ -35,8 +32,7 @@ def plot_support(path: Path, found: Support, model: str) -> None:
     _bars(sentences, found)
     figure.suptitle(claim(found), x=0.01, ha="left", fontweight="bold", fontsize=12)
     figure.supxlabel(headline(found, model), x=0.01, ha="left", fontsize=8, color=GREY, wrap=True)
-    with writing(path):
-        figure.savefig(path, dpi=120, format="png")
+    save(figure, path)
 
 
 def claim(found: Support) -> str:
@@ -86,7 +82,7 @@ def _by_age(axis: "Axes", ages: Sequence[Age], layer: int) -> None:
     for index, height in spread([end for _, _, end in ends], apart=0.13).items():
         name, color, _ = ends[index]
         axis.annotate(name, (1.01, height), xycoords="axes fraction", color=color, fontsize=9, va="center")
-    _plain(axis)
+    plain(axis, "y")
 
 
 def _map(axis: "Axes", layers: Sequence[Heads], title: str, colors: str) -> None:
@@ -123,7 +119,7 @@ def _bars(axis: "Axes", found: Support) -> None:
     axis.set_xticks(range(4), ["inside", "first token"] * 2, fontsize=8)
     axis.set(ylim=(0, 102), xlabel="of a sentence")
     axis.set_title("recall, overlap: %, a dot per head", loc="left", fontsize=9)
-    _plain(axis)
+    plain(axis, "y")
 
 
 def _all(layers: Iterable[Heads]) -> list[float]:
@@ -137,9 +133,3 @@ def _quartiles(heads: Sequence[float]) -> tuple[float, float, float]:
         return (100 * heads[0],) * 3
     low, middle, high = statistics.quantiles(heads, n=4, method="inclusive")
     return 100 * low, 100 * middle, 100 * high
-
-
-def _plain(axis: "Axes") -> None:
-    axis.grid(axis="y", alpha=0.25)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)

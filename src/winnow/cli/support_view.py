@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from winnow.bench.support_figures import Age, Heads, LayerSupport, Support
 from winnow.cli.terminal import new_table
+from winnow.diagnosis.support_figures import Age, Heads, LayerSupport, Support
 from winnow.plan import Plan
 
 CAPTION = (

@@ -1,26 +1,12 @@
-"""What the commands that train share: their options, their progress, and what they say when they are interrupted."""
+"""What the commands that train share: their progress, and what they say when they are interrupted."""
 
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, NoReturn
 
-import typer
-
+from winnow.cli.deliver import INTERRUPTED
 from winnow.cli.terminal import Meter
 from winnow.learn.directory import last_checkpoint
-
-Data = Annotated[
-    Path,
-    typer.Argument(metavar="DATA", help='JSON Lines: {"messages": [...]} or {"prompt": ..., "answer": ...}.'),
-]
-NewDirectory = Annotated[
-    Path, typer.Option("--out", "--output", "-o", metavar="DIR", help="A new directory for what is made.")
-]
-Bf16 = Annotated[bool, typer.Option("--bf16", help="Matrix products in bfloat16.")]
-SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints.")]
-LogEvery = Annotated[int, typer.Option(help="Steps between lines of log.jsonl.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out.")]
 
 
 class Bar:
@@ -41,9 +27,9 @@ class Bar:
         self._meter.note(f"step {step:,} of {steps:,}{told}, {tokens:,} tokens")
 
 
-def interrupted(out: Path) -> NoReturn:
-    """End the command after Ctrl-C, and say how the run in `out` can go on."""
+def interrupted(out: Path) -> int:
+    """Say after Ctrl-C how the run in `out` can go on; returns the exit code."""
     checkpoint = last_checkpoint(out)
     way = f"; go on from {checkpoint.name} with --resume" if checkpoint else " before the first checkpoint"
     print(f"interrupted{way}", file=sys.stderr)
-    raise typer.Exit(130)
+    return INTERRUPTED

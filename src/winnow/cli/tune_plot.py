@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from winnow.cli.terminal import writing
+from winnow.cli.draw import new_figure, plain, save
 from winnow.tune.frontier import Figures
 from winnow.tune.result import Result
 
@@ -15,10 +15,8 @@ FLOOR = 1e-5  # nats; smaller KLs are drawn there
 
 
 def plot_tuning(path: Path, result: Result) -> None:
-    """KL over each cost: all plans tried, those of the frontier, and the recommended one."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4 * len(AXES), 4), layout="constrained")
+    """KL over each cost: all plans tried, those that no other beats, which are numbered and named, and the best."""
+    figure = new_figure(4 * len(AXES), 4 + 0.16 * len(result.frontier))
     panels = figure.subplots(1, len(AXES), sharey=True)
     best = result.recommended and result.recommended.searched
     for axis, (name, cost) in zip(panels, AXES.items(), strict=True):
@@ -28,14 +26,17 @@ def plot_tuning(path: Path, result: Result) -> None:
             ("recommended", [best] if best else [], {"color": "C3", "marker": "*", "s": 150, "zorder": 3}),
         ):
             axis.scatter([cost(row) for row in rows], [_kl(row) for row in rows], label=label, **style)
+        for number, row in enumerate(result.frontier, start=1):
+            axis.annotate(f"{number}", (cost(row), _kl(row)), (4, 4), textcoords="offset points", fontsize=8)
         if (limit := result.limits.max_kl) is not None:
             axis.axhline(limit, color="0.3", linestyle=":", label="--max-kl")
         axis.set(xlabel=name, yscale="log")
-        axis.grid(alpha=0.3)
+        plain(axis)
     panels[0].set_ylabel("KL from full attention, nats")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    with writing(path):
-        figure.savefig(path, dpi=120, format="png")
+    names = [f"{number}: {row.plan}" for number, row in enumerate(result.frontier, start=1)]
+    figure.supxlabel("\n".join(names), x=0.01, ha="left", fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    save(figure, path)
 
 
 def _kl(row: Figures) -> float:

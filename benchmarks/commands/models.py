@@ -1,0 +1,123 @@
+"""`memory`, `fidelity`, `peers` and `file`: what models of the user's cost, and how close plans stay to them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from benchmarks.options import CHUNK, Chunk, HostOptions, Turns, Warmup
+from winnow.cli.commands.compare import PeerOptions
+from winnow.cli.options import (
+    MODEL,
+    AdapterOptions,
+    AtLeast1,
+    AtLeast2,
+    ModelOptions,
+    OutOptions,
+    PlansOptions,
+    PlotOptions,
+    Seed,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory(PlansOptions, ModelOptions, PlotOptions):
+    """Memory and tokens per second of long prompts, each in a process of its own, next to full attention's."""
+
+    length: Annotated[tuple[AtLeast1, ...], Parameter(alias="-l")] = (4096, 16384, 65536, 131072)
+    """Prompt tokens; repeatable."""
+    full_up_to: Annotated[int, Parameter(validator=Number(gte=0))] = 32768
+    """The longest prompt of full attention, in tokens; its time grows as length²."""
+    shape: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Random weights instead of a model, with as many positions as it takes: qwen3-0.6b, llama-3.1-8b ..."""
+    repeats: AtLeast1 = 1
+    """Runs of each plan and length; medians are shown."""
+    prefill_chunk: Chunk = CHUNK
+
+    def __call__(self) -> int:
+        from benchmarks.memory_command import memory
+
+        return memory(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fidelity(PlansOptions, AdapterOptions, PlotOptions):
+    """Divergence from full attention, agreement and perplexity on the same windows of texts for all plans.
+
+    Without --plan: every policy that has a budget, all at the same one.
+    """
+
+    data: Path
+    """A directory of texts by domain."""
+    budget: AtLeast1 | None = None
+    """Units that every default plan keeps or reads. Default: a sixteenth of the length."""
+    length: Annotated[int, Parameter(alias="-l", validator=Number(gte=1))] = 4096
+    """Tokens of a window."""
+    fed: AtLeast2 = 128
+    """Last tokens of a window, fed one by one; the others are prefilled."""
+    examples: Annotated[int, Parameter(alias="-n", validator=Number(gte=1))] = 4
+    """Windows of each domain."""
+    domain: tuple[str, ...] = ()
+    """Repeatable. Default: all that the directory holds."""
+    seed: Seed = 0
+    """Of the windows; the same seed takes the same ones for every plan."""
+
+    def __call__(self) -> int:
+        from benchmarks.fidelity_command import fidelity
+
+        return fidelity(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peers(PlansOptions, PeerOptions, HostOptions, OutOptions):
+    """TPOT and cache bytes after many cached tokens: plans beside peers, the same weights and random units.
+
+    Every arm runs in a process of its own, one at a time, on the CPU.
+    """
+
+    shape: Annotated[str | None, Parameter(group=MODEL)] = None
+    """A shape with random weights, such as llama-3.2-1b. Default: qwen3-0.6b."""
+    model: Annotated[str | None, Parameter(alias="-m", group=MODEL)] = None
+    """A model's weights instead."""
+    weights: Annotated[tuple[Literal["auto", "packed", "int4", "dense"], ...], Parameter(group=MODEL)] = ()
+    """Every plan again, with weights held like this; repeatable."""
+    length: Annotated[int, Parameter(alias="-l", validator=Number(gte=2))] = 32768
+    """Tokens cached before."""
+    repeats: Annotated[int, Parameter(validator=Number(gte=5))] = 5
+    """Timed steps of each arm in a turn."""
+    warmup: Warmup = 2
+    turns: Turns = 2
+
+    def __call__(self) -> int:
+        from benchmarks.peers_command import peers
+
+        return peers(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class File(PlansOptions, PeerOptions, HostOptions, OutOptions):
+    """Time a GGUF file: prefill and tokens after it, Winnow packed and dense, llama.cpp's formats, transformers.
+
+    Every arm runs in a process of its own, one at a time, on the CPU. --plan adds plans beside full attention, on
+    packed weights; --peer replaces llama.cpp in all its formats and transformers.
+    """
+
+    model: str = field(kw_only=False)
+    """A GGUF file."""
+    text: Path
+    """The text that is prefilled and followed; the same for all."""
+    length: Annotated[tuple[AtLeast1, ...], Parameter(alias="-l")] = (64, 2048, 8000)
+    """Tokens prefilled; repeatable."""
+    steps: AtLeast2 = 16
+    """Tokens of the text fed one by one after each prefill."""
+    turns: Turns = 5
+    prefill_chunk: Chunk = 2048
+    resume: bool = False
+    """Go on with what --out holds of the same measurement."""
+
+    def __call__(self) -> int:
+        from benchmarks.file_command import file
+
+        return file(self)

@@ -1,0 +1,94 @@
+"""`winnow compare`, `winnow demo` and `winnow tune`: plans side by side."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from winnow.cli.options import (
+    OUTPUT,
+    AdapterOptions,
+    AtLeast1,
+    AtLeast2,
+    ChatTemplate,
+    DocumentOptions,
+    ModelOptions,
+    OutOptions,
+    PlansOptions,
+    PlotOptions,
+    Share,
+    TaskOptions,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerOptions:
+    """What people would use instead."""
+
+    peer: tuple[str, ...] = ()
+    """What people would use instead (hf, kvpress, llama.cpp); repeatable. See docs/peers.md."""
+    peer_python: tuple[str, ...] = ()
+    """FAMILY=PATH: the Python that has a family of peers; repeatable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(PlansOptions, PeerOptions, DocumentOptions, TaskOptions, AdapterOptions, PlotOptions):
+    """Answer the same questions under several plans: quality, time and memory next to full attention, and to peers.
+
+    The questions are generated tasks, or one about --file.
+    """
+
+    depth: Share | None = None
+    """Where the needle stands, 0 to 1. Default: drawn anew each time."""
+    max_tokens: AtLeast1 | None = None
+    """The longest answer about --file. Default: 128."""
+
+    def __call__(self) -> int:
+        from winnow.cli.compare import compare
+
+        return compare(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo(PlansOptions, ModelOptions, OutOptions):
+    """Ask a pre-trained model about a real document under several plans: answers, times and memory side by side."""
+
+    def __call__(self) -> int:
+        from winnow.cli.demo import demo
+
+        return demo(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune(TaskOptions, ModelOptions, PlotOptions):
+    """Find the fastest plan that keeps to limits on prompts of yours; exit code 1 if there is none."""
+
+    prompts: Path | None = field(default=None, kw_only=False)
+    """A directory of .txt and .md files, or JSON Lines. Default: generated tasks."""
+    max_kl: float | None = None
+    """Nats: KL from full attention. Default: 0.01, without --min-agreement."""
+    min_agreement: float | None = None
+    """Share of the tokens on which plan and full attention agree, 0 to 1."""
+    max_cache_mib: float | None = None
+    """The most held for any prompt, in MiB: all bytes, not only of keys and values."""
+    target_ttft: float | None = None
+    """Seconds: median time to the first token."""
+    target_tpot: float | None = None
+    """Seconds: median time per token after it."""
+    time_limit: Annotated[float, Parameter(validator=Number(gte=1))] = 300.0
+    """Seconds; the command ends within it."""
+    state: Path | None = None
+    """Keep measurements in this file; the same command again goes on with them."""
+    out_plan: Annotated[Path | None, Parameter(group=OUTPUT)] = None
+    """Write the recommended plan there, for --plan @FILE."""
+    answer_tokens: AtLeast2 | None = None
+    """The longest answer to PROMPTS that is looked at. Default: 32."""
+    chat: ChatTemplate = None
+    """Use the chat template. Default: if there is one."""
+
+    def __call__(self) -> int:
+        from winnow.cli.tune import tune
+
+        return tune(self)

@@ -1,0 +1,95 @@
+"""`winnow diagnose` and `winnow inspect`: what happens inside."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from winnow.cli.main import COMMANDS, new_app
+from winnow.cli.options import (
+    OUTPUT,
+    AdapterOptions,
+    AtLeast1,
+    AtLeast2,
+    DocumentOptions,
+    JsonOptions,
+    PlotOptions,
+    PromptOptions,
+    TaskOptions,
+)
+
+app = new_app("diagnose", COMMANDS["diagnose"][1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Diagnosis(DocumentOptions, TaskOptions, AdapterOptions, PlotOptions):
+    """On generated tasks, or on --file: a text, or with .jsonl a prompt a line (a field prompt or messages)."""
+
+    max_tokens: AtLeast2 | None = None
+    """The longest answer. Default: the task's own limit; 128 about --file."""
+    ignore_eos: bool = False
+    """Go on past the model's stop tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers(_Diagnosis):
+    """Where each layer's attention goes, how sharply it reads the prompt, how straight hidden states run; a cutoff.
+
+    Answers greedily under full attention, and recommends at which layer the prompt could stop (`speed`).
+    """
+
+    def __call__(self) -> int:
+        from winnow.cli.diagnose import layers
+
+        return layers(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Support(_Diagnosis):
+    """How much of what a step attends to the steps after it attend to too, by layer and KV head.
+
+    This is what `slowfast` lives on. Looks at full attention.
+    """
+
+    plan: Annotated[str | None, Parameter(alias="-p")] = None
+    """When and how to select: "slowfast(...)"."""
+    budget: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+    """Units that it selects. Default: a sixteenth of the prompt."""
+
+    def __call__(self) -> int:
+        from winnow.cli.diagnose import support
+
+        return support(self)
+
+
+app.default(Layers)
+app.command(Layers, name="layers")
+app.command(Support, name="support")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspect(PromptOptions, AdapterOptions, JsonOptions):
+    """Continue a prompt greedily and draw which tokens each layer computed, reused, parked and revived.
+
+    And, where the plan evicts units, which of them each KV head kept.
+    """
+
+    plan: Annotated[str, Parameter(alias="-p")] = "lazyllm"
+    """What to spend; `winnow plans` lists policies."""
+    max_tokens: AtLeast1 = 32
+    """The most new tokens."""
+    ignore_eos: bool = False
+    """Go on past the model's stop tokens."""
+    out: Annotated[Path, Parameter(name=["--out", "--output", "-o"], group=OUTPUT)] = Path("trace.html")
+    """Write the page there."""
+    trace: Annotated[Path | None, Parameter(group=OUTPUT)] = None
+    """Write the trace there too, as JSON."""
+    retained: Annotated[Path | None, Parameter(group=OUTPUT)] = None
+    """Draw there what every layer and KV head kept, as PNG."""
+
+    def __call__(self) -> int:
+        from winnow.cli.inspect import inspect
+
+        return inspect(self)

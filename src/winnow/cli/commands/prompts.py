@@ -1,0 +1,52 @@
+"""`winnow run` and `winnow chat`: one prompt, or a conversation."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from winnow.cli.options import OUTPUT, AdapterOptions, JsonOptions, PromptOptions
+from winnow.sampling import SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnPlan:
+    """The one plan that a command runs."""
+
+    plan: Annotated[str | None, Parameter(alias="-p")] = None
+    """Default: full, or what the model or adapter was trained for."""
+    sampling: Annotated[SamplingParams, Parameter(name="*")] = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(OwnPlan, PromptOptions, AdapterOptions, JsonOptions):
+    """Continue a prompt; the text appears as it is made."""
+
+    stats: Annotated[bool, Parameter(group=OUTPUT)] = False
+    """Print what it cost, on standard error."""
+
+    def __call__(self) -> int:
+        from winnow.cli.run import run
+
+        return run(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chat(OwnPlan, AdapterOptions):
+    """Talk with a model: type a message, read the answer; an empty line or Ctrl-D ends it.
+
+    Every turn is computed anew over all that was said. /reset forgets it.
+    """
+
+    system: str | None = None
+    """What the model is told before the first message."""
+    file: Annotated[Path | None, Parameter(alias="-f")] = None
+    """A document to talk about, put before the first message."""
+    stats: bool = False
+    """Print what each answer cost."""
+
+    def __call__(self) -> int:
+        from winnow.cli.chat import chat
+
+        return chat(self)

@@ -1,0 +1,72 @@
+"""`winnow train`: what a plan needs."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from winnow.cli.main import COMMANDS, new_app
+from winnow.cli.options import AdapterOptions, JsonOptions, ModelOptions
+from winnow.learn.heads_recipe import HeadsRecipe
+from winnow.learn.recipe import Recipe
+
+app = new_app("train", COMMANDS["train"][1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(JsonOptions):
+    """From what to train, and where to."""
+
+    data: Path = field(kw_only=False)
+    """JSON Lines: {"messages": [...]} or {"prompt": ..., "answer": ...}."""
+    out: Annotated[Path, Parameter(name=["--out", "--output", "-o"])]
+    """A new directory for what is made."""
+    resume: bool = False
+    """Go on from the last checkpoint in --out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed(Training, ModelOptions):
+    """Train a model to answer from a prompt that stops at layer K (SPEED): LoRA, or all parameters with --full.
+
+    With --cutoff 1.0 it is ordinary fine-tuning on the same batches, to compare with.
+    """
+
+    cutoff: int | float = 0.75
+    """Layers for the prompt: a count, or a share; 1.0 is all."""
+    anchors: str = "bos"
+    """Prompt tokens for all layers: bos, none, system, first:4 ..."""
+    decode_from: str = "header"
+    """Where all layers begin: header, or last:m."""
+    self_only: bool = False
+    """Above the cutoff, tokens see anchors and themselves."""
+    full: bool = False
+    """Train all parameters, not LoRA adapters."""
+    recipe: Annotated[Recipe, Parameter(name="*")] = field(default_factory=Recipe)
+
+    def __call__(self) -> int:
+        from winnow.cli.train_speed import speed
+
+        return speed(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Locret(Training, AdapterOptions):
+    """Train retaining heads for a model, which itself stays as it is: what `--plan locret` keeps units by."""
+
+    recipe: Annotated[HeadsRecipe, Parameter(name="*")] = field(default_factory=HeadsRecipe)
+    prefill_chunk: Annotated[int, Parameter(validator=Number(gte=1))] = 2048
+    """Prompt tokens computed at a time: no gradient goes through the model, so many cost little memory."""
+    validation: Path | None = None
+    """More data, to measure on and not to learn from."""
+
+    def __call__(self) -> int:
+        from winnow.cli.train_locret import locret
+
+        return locret(self)
+
+
+app.command(Speed, name="speed")
+app.command(Locret, name="locret")

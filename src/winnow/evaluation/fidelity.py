@@ -1,0 +1,183 @@
+"""How close a plan stays to full attention on a given text: teacher-forced divergence, agreement and likelihood."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from winnow.errors import CapacityError, InputError
+from winnow.plan import Plan
+from winnow.runtime.llm import LLM
+from winnow.runtime.session import Session
+from winnow.stats import Stats
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """A plan against full attention over the `tokens` tokens that follow a prompt of `prompt_tokens`.
+
+    kl: mean KL(full || plan) of the next token, in nats. top1: share of the steps where both find the same token
+    likeliest. nll_full, nll_plan: mean negative log-likelihood of the text's own next token, in nats.
+    """
+
+    plan: str
+    prompt_tokens: int
+    tokens: int
+    kl: float
+    top1: float
+    nll_full: float
+    nll_plan: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure by name, with the perplexities."""
+        return {**asdict(self), "perplexity_full": math.exp(self.nll_full), "perplexity_plan": math.exp(self.nll_plan)}
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Full attention over a text: `nll` in nats per token, over its `tokens` tokens after the first."""
+
+    tokens: int
+    nll: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "perplexity": math.exp(self.nll)}
+
+
+def fidelity(
+    llm: LLM,
+    ids: Sequence[int],
+    plan: str | Plan,
+    prompt_tokens: int,
+    *,
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> Fidelity:
+    """Prefill `ids[:prompt_tokens]` under full attention and under `plan`, then feed both the rest, token by token.
+
+    Holds the two caches and the logits of one step. progress: called with the number of tokens just done, `len(ids)`
+    in all.
+    Raises InputError, CapacityError or PlanError before any work is done.
+    """
+    chosen, tokens = Plan.parse(plan), check_fidelity(llm, ids, [plan], prompt_tokens)
+    full, other = Followed(llm, Plan(), tokens, prompt_tokens), Followed(llm, chosen, tokens, prompt_tokens, progress)
+    return _measure(other, full.log_probs(), other.log_probs())
+
+
+def fidelities(
+    llm: LLM,
+    ids: Sequence[int],
+    plans: Sequence[str | Plan],
+    prompt_tokens: int,
+    *,
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> Iterator[tuple[Fidelity, Stats]]:
+    """`fidelity` of each plan, and what its run has cost, with full attention run once.
+
+    Holds full attention's log-probabilities, [len(ids) - prompt_tokens, vocab] float32, and one cache.
+    progress: called with the number of tokens just done, `len(ids)` for full attention and for every other plan.
+    Raises as `fidelity`.
+    """
+    tokens = check_fidelity(llm, ids, plans, prompt_tokens)
+    full = Followed(llm, Plan(), tokens, prompt_tokens, progress)
+    expected = list(full.log_probs())
+    for plan in map(Plan.parse, plans):
+        run = full if plan.is_full else Followed(llm, plan, tokens, prompt_tokens, progress)
+        yield _measure(run, expected, expected if plan.is_full else run.log_probs()), run.stats()
+
+
+def check_fidelity(llm: LLM, ids: Sequence[int], plans: Sequence[str | Plan], prompt_tokens: int) -> list[int]:
+    """The token ids as a list; raises InputError, CapacityError or PlanError where `fidelity` cannot take them."""
+    tokens = _checked(llm, ids)
+    if not 1 <= prompt_tokens < len(tokens):
+        raise InputError(
+            f"prompt_tokens={prompt_tokens} must be between 1 and {len(tokens) - 1}: the text's tokens - 1"
+        )
+    for plan in map(Plan.parse, plans):
+        plan.prepare(llm.services, tokens[:prompt_tokens], len(tokens) - prompt_tokens)
+    return tokens
+
+
+class Followed:
+    """A text under a plan: the first tokens prefilled, the others fed one decode step each."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        plan: Plan,
+        tokens: list[int],
+        prompt_tokens: int,
+        progress: Callable[[int], None] = lambda tokens: None,
+    ) -> None:
+        self.plan, self.tokens, self.prompt_tokens, self.progress = plan, tokens, prompt_tokens, progress
+        self._session = llm.session(plan=plan, max_tokens=len(tokens) - prompt_tokens)
+
+    def log_probs(self) -> Iterator[Tensor]:
+        """Of the token at every place after the prompt, [vocab] float32; to be read once."""
+        self._session.feed(self.tokens[: self.prompt_tokens])
+        self.progress(self.prompt_tokens)
+        for row in log_probs_along(self._session, self.tokens[self.prompt_tokens :]):
+            yield row
+            self.progress(1)
+
+    def stats(self) -> Stats:
+        """Costs of what has been read of `log_probs`; the bytes are those held now."""
+        return self._session.stats
+
+
+def log_probs_along(session: Session, tokens: list[int]) -> Iterator[Tensor]:
+    """The log-probabilities at the place of each of `tokens`, [vocab] float32; all but the last are fed."""
+    for place, token in enumerate(tokens, start=1):
+        yield session.logits.log_softmax(-1)
+        if place < len(tokens):
+            session.feed([token])
+
+
+def distance(
+    plan: Plan, prompt_tokens: int, tokens: list[int], full: Iterable[Tensor], other: Iterable[Tensor]
+) -> Fidelity:
+    """full, other: log-probabilities of full attention and of the plan at the places of `tokens`."""
+    totals = torch.zeros(4, dtype=torch.float64)
+    for expected, found, token in zip(full, other, tokens, strict=True):
+        totals += _compare(expected, found, token)
+    kl, top1, nll_full, nll_plan = (totals / len(tokens)).tolist()
+    return Fidelity(str(plan), prompt_tokens, len(tokens), kl, top1, nll_full, nll_plan)
+
+
+def _measure(run: Followed, full: Iterable[Tensor], other: Iterable[Tensor]) -> Fidelity:
+    return distance(run.plan, run.prompt_tokens, run.tokens[run.prompt_tokens :], full, other)
+
+
+def perplexity(llm: LLM, ids: Sequence[int], *, progress: Callable[[int], None] = lambda tokens: None) -> Perplexity:
+    """The mean negative log-likelihood of a text under full attention, whole chunks at a time.
+
+    progress: called with the number of tokens just done. Raises InputError or CapacityError before any work is done.
+    """
+    tokens = _checked(llm, ids)
+    total = 0.0
+    for piece in llm.surprisals(tokens):
+        total += float(piece.double().sum())
+        progress(len(piece))
+    return Perplexity(len(tokens) - 1, total / (len(tokens) - 1))
+
+
+def _compare(full: Tensor, other: Tensor, following: int) -> Tensor:
+    """[vocab] log-probabilities of full attention and of the plan -> [kl, agreement, nll_full, nll_plan], float64."""
+    kl = (full.exp() * (full - other)).sum()
+    same = full.argmax() == other.argmax()
+    return torch.stack([kl.double(), same.double(), -full[following].double(), -other[following].double()]).cpu()
+
+
+def _checked(llm: LLM, ids: Sequence[int]) -> list[int]:
+    tokens, shape = list(ids), llm.decoder.shape
+    if len(tokens) < 2:
+        raise InputError(f"the text has {len(tokens)} tokens; at least 2 are needed to predict one from another")
+    if len(tokens) > shape.max_positions + 1:  # the last one is predicted, never fed
+        raise CapacityError(
+            f"the text has {len(tokens)} tokens, more than the model's {shape.max_positions} positions; shorten it"
+        )
+    if bad := [token for token in tokens if not 0 <= token < shape.vocab]:
+        raise InputError(f"token id {bad[0]} is not in the vocabulary; ids are 0 to {shape.vocab - 1}")
+    return tokens
