@@ -1,9 +1,8 @@
 """Make everything under docs/results again, in order: `python -m recipes.results --data DIR --corpus DIR`.
 
 What is finished is noted in --work and not made again, so the same command goes on after a stop; recipes go on inside
-a run as well. Commands write pictures and JSON into docs/results. Of the pages, those of `frontier` and `fidelity` get
-their tables; into the others a person copies what the commands print, and `BY_HAND` names the files that no single
-command makes.
+a run as well. Commands write pictures and JSON into docs/results, and at the end the figures of all pages are written
+from these (`recipes.pages`). `BY_HAND` names the files that no single command makes.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from recipes import pages
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -52,7 +53,7 @@ def quote(page: str, output: str) -> str:
 def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
     eval_directory = "recipes/{0}/run/eval" if name != "slowfast" else "{{work}}/slowfast"
     report = f"python -m recipes.{name}.report {eval_directory.format(name)} --json docs/results/{output}.json"
-    return (measure, f"{report} --markdown {{work}}/{name}.md --plot docs/results/{output}.png")
+    return (measure, f"{report} --plot docs/results/{output}.png")
 
 
 RESULTS_IN_ORDER = (
@@ -60,17 +61,17 @@ RESULTS_IN_ORDER = (
     Result("frontier", 20, (
         "python -m recipes.frontier --out {work}/frontier",
         "python -m recipes.frontier.report {work}/frontier --json docs/results/frontier.json "
-        "--page docs/results/frontier.md --plot docs/results/frontier.png",
+        "--plot docs/results/frontier.png",
     )),
     Result("fidelity", 10, (
-        "winnow bench fidelity --data {data} --length 4096 --fed 128 --threads 2 --out docs/results/fidelity.json "
-        "--plot docs/results/fidelity.png",
-        "python -m recipes.frontier.fidelity docs/results/fidelity.json --page docs/results/fidelity.md",
+        "python -m benchmarks fidelity --data {data} --length 4096 --fed 128 --threads 2 "
+        "--out docs/results/fidelity.json --plot docs/results/fidelity.png",
     )),
     Result("cpu-prefill", 6, quoted=("results/cpu-prefill.md", "cpu-prefill.json")),
     Result("cpu-decode", 10, quoted=("results/cpu-decode.md", "cpu-decode.json")),
     Result("cpu-decode-streaming", 5, quoted=("results/cpu-decode-streaming.md", "cpu-decode-streaming.json")),
     Result("lazyllm-table1", 15, quoted=("results/lazyllm.md", "lazyllm-table1.json")),
+    Result("lazyllm-accuracy", 10, quoted=("results/lazyllm.md", "lazyllm-accuracy.json")),
     Result("lazyllm-sweep", 10, quoted=("results/lazyllm.md", "lazyllm-sweep.json")),
     Result("lazyllm-depth", 10, quoted=("results/lazyllm.md", "lazyllm-depth.json")),
     Result("lazyllm-usage", 2, quoted=("results/lazyllm.md", "lazyllm-usage.json")),
@@ -96,12 +97,11 @@ RESULTS_IN_ORDER = (
 )  # fmt: skip
 BY_HAND = {
     "gguf-speed.json, gguf-fidelity.json, int4-fidelity.json, int4-decode.json": "the commands of gguf.md, which name "
-    "the user's texts and llama.cpp's environment; `python -m recipes.packed.page docs/results` fills the page",
+    "the user's texts and llama.cpp's environment",
     "peers-decode.json": "the command of peers.md, which names the peers' own environments",
     "needle.json, needle.md": "several runs of `winnow eval`, named in needle.md",
     "streaming-depth.png": "the last command of needle.md",
-    "cpu.png": "`winnow bench plot` over cpu-decode.json and cpu-prefill.json",
-    "lazyllm-accuracy.json": "`winnow eval`, named in lazyllm.md",
+    "cpu.png": "`python -m benchmarks plot` over cpu-decode.json and cpu-prefill.json",
     "lazyllm-flops.png": "the command of lazyllm-sweep with `--against flops`",
     "lazyllm-trace.png, lazyllm-trace.txt": "a picture of the page that `winnow inspect` makes of that text",
     "speed-accuracy.json, speed-ablations.json, speed-training.json": "several runs, named in speed.md",
@@ -136,6 +136,7 @@ def main() -> None:
     for result in chosen:
         if code := make(result, given, flags.work / "done.json"):
             sys.exit(code)
+    pages.write(pages.pages())
 
 
 def make(result: Result, given: dict[str, Path | None], record: Path) -> int:

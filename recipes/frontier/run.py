@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from winnow import LLM
-from winnow.bench.__main__ import machine
-from winnow.bench.evaluate import Case, answer, cases, environment
-from winnow.bench.evaluate import Record as Answer
-from winnow.bench.revision import commit
 from winnow.errors import WinnowError
+from winnow.evaluation.about import commit, machine
+from winnow.evaluation.evaluate import Case, answer, cases, environment
+from winnow.evaluation.evaluate import Record as Answer
 from winnow.plan import Plan
 from winnow.tasks import task
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from winnow import LLM, Plan, SamplingParams
-from winnow.bench.accuracy import wilson
-from winnow.bench.evaluate import environment
+from winnow.evaluation.accuracy import wilson
+from winnow.evaluation.evaluate import environment
 from winnow.learn.labels import Sample, label
 from winnow.policies.base import Scorer
 from winnow.policies.keep.base import UnitScorer

@@ -8,18 +8,11 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from recipes.blocks.locret import markdown
 from recipes.reporting import Record, write_report
 
 from .arms import FOUR, arms
 
-TITLES = {
-    "policies": "Full attention and Locret on four tasks; number retrieval of all policies at a sixteenth",
-    "curve": "Number retrieval of the others at an eighth and at a 32nd",
-    "other tasks": "The others on the other tasks, at a sixteenth",
-    "long": "At 16,384 tokens",
-    "heads": "Heads: what they were trained on, and how wide they are",
-    "parts": "Parts of Locret",
-}
 COLOURS = {"locret": "#d1495b", "random_heads": "#8c8c8c", "streaming": "#c9a227", "sirllm": "#6a994e"}
 
 
@@ -28,37 +21,6 @@ def read(directory: Path) -> list[Record]:
     found = [json.loads(path.read_text(encoding="utf-8")) for path in directory.glob("*.json")]
     order = {(arm.group, arm.name): place for place, arm in enumerate(arms())}
     return sorted(found, key=lambda record: (order[record["group"], record["name"]], record["length"]))
-
-
-def markdown(records: list[Record]) -> str:
-    """A table per group: an arm and a budget per line, a task per column, with 95 % intervals."""
-    lines: list[str] = []
-    for group, title in TITLES.items():
-        if mine := [record for record in records if record["group"] == group]:
-            lines += [f"## {title}", "", *_table(mine), ""]
-    return "\n".join(lines).strip() + "\n"
-
-
-def _table(records: list[Record]) -> list[str]:
-    tasks = [task for task in FOUR if any(task in record["tasks"] for record in records)]
-    lines = ["| | plan | tokens | budget | n | " + " | ".join(tasks) + " | memory, MiB |"]
-    lines.append("| --- | --- | ---: | ---: | ---: |" + " ---: |" * (len(tasks) + 1))
-    for record in records:
-        plans = list(dict.fromkeys(each["plan"] for each in record["accuracy"]))
-        for plan, share in zip(plans, record["shares"], strict=True):
-            scores = {each["task"]: each for each in record["accuracy"] if each["plan"] == plan}
-            cells = [_score(scores[task]) if task in scores else "" for task in tasks]
-            budget = "all" if share == 1 else f"1/{share}"
-            peak = record["most_bytes"][plan]["total_bytes"] / 2**20
-            lines.append(
-                f"| {record['name']} | `{plan}` | {record['length']:,} | {budget} | {record['examples']} "
-                f"| {' | '.join(cells)} | {peak:.2f} |"
-            )
-    return lines
-
-
-def _score(each: Record) -> str:
-    return f"{100 * each['score']:.1f} ({100 * each['low']:.0f} to {100 * each['high']:.0f})"
 
 
 def plot(records: list[Record], path: Path) -> None:

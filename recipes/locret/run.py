@@ -12,9 +12,9 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from winnow import LLM
-from winnow.bench.accuracy import accuracies
-from winnow.bench.evaluate import environment, evaluate
 from winnow.errors import InputError
+from winnow.evaluation.accuracy import accuracies
+from winnow.evaluation.evaluate import environment, evaluate
 from winnow.learn.heads import train_heads
 from winnow.tasks import task
 

@@ -18,13 +18,12 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from winnow import LLM, Plan
-from winnow.bench.__main__ import machine
-from winnow.bench.peers.compare import Workers
-from winnow.bench.peers.registry import parse_pythons, peer_arms, plan_arms
-from winnow.bench.peers.weights import weights_of
-from winnow.bench.revision import commit
 from winnow.cli.terminal import Meter, console, new_table, say
 from winnow.errors import InputError, WinnowError
+from winnow.evaluation.about import commit, machine
+from winnow.evaluation.peers.compare import Workers
+from winnow.evaluation.peers.registry import parse_pythons, peer_arms, plan_arms
+from winnow.evaluation.peers.weights import weights_of
 from winnow.reading import read_text
 
 from .forced import Forced, Job, measure, over_all

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from winnow.bench.peers.base import Arm
-from winnow.bench.peers.compare import Workers
-from winnow.bench.peers.weights import Weights
+from winnow.evaluation.peers.base import Arm
+from winnow.evaluation.peers.compare import Workers
+from winnow.evaluation.peers.weights import Weights
 
 ROWS = 128  # places compared at a time
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from winnow.bench.evaluate import Case
 from winnow.errors import InputError
+from winnow.evaluation.evaluate import Case
 from winnow.plan import Plan
-from winnow.runtime.forward import decode, prefill
 from winnow.runtime.llm import LLM
-from winnow.runtime.scorer import admit
 from winnow.stats import Stats
 from winnow.tasks import Example
 
@@ -52,9 +50,10 @@ def forced(llm: LLM, plan: Plan, case: Case) -> tuple[tuple[bool, ...], Stats]:
     assert llm.tokenizer is not None
     reply = reply_of(case.example, llm.tokenizer)
     fed = reply.tokens[:-1]
-    state, seen = admit(llm.decoder, llm.tokenizer, plan, case.ids, len(fed), llm.prefill_chunk)
-    predicted = [int(prefill(llm.decoder, state, seen, llm.prefill_chunk).argmax())]
-    predicted += [int(decode(llm.decoder, [(state, token)])[0].argmax()) for token in fed]
-    state.measure()
+    with llm.session(plan=plan, max_tokens=len(fed) + 1) as session:
+        rows = session.feed(case.ids)
+        rows = torch.cat((rows, session.feed(fed))) if fed else rows
+        stats = session.stats
+    predicted = rows.argmax(-1).tolist()
     hits = [token == wanted for token, wanted in zip(predicted, reply.tokens, strict=True)]
-    return tuple(all(hits[index] for index in value) for value in reply.values), state.stats
+    return tuple(all(hits[index] for index in value) for value in reply.values), stats

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow import LLM
-from winnow.bench.evaluate import Case, answer, cases, environment
+from winnow.evaluation.evaluate import Case, answer, cases, environment
 from winnow.plan import Plan
 from winnow.stats import Stats
 

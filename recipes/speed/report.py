@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from recipes.blocks.speed import ANCHORS, TRAININGS, anchored, groups, markdown
 from recipes.reporting import Record, write_report
 
 from .arms import LAYERS
 
-TRAININGS = {"post hoc": "not trained", "lora": "LoRA", "full": "all parameters"}
-ANCHORS = {"bos": "first token", "none": "no anchor"}
 COLOURS = {"post hoc": "#8c8c8c", "lora": "#1f77b4", "full": "#d95f02"}
 
 
@@ -26,29 +24,6 @@ def read(directory: Path) -> list[Record]:
         keep = ("plan", "base", "recipe", "data", "result")
         record["trained"] = {key: trained[key] for key in keep if key in trained} if trained else None
     return sorted(found, key=lambda r: (list(TRAININGS).index(r["training"]), r["anchors"] != "bos", r["cutoff"]))
-
-
-def markdown(records: list[Record]) -> str:
-    """Two tables: the mean over tasks by cutoff, and every arm by task."""
-    cutoffs = sorted({record["cutoff"] for record in records})
-    lines = ["| training | anchors | " + " | ".join(f"K = {k}" for k in cutoffs) + " |"]
-    lines.append("| --- | --- |" + " ---: |" * len(cutoffs))
-    for training, anchors in _groups(records):
-        line = {r["cutoff"]: r for r in records if r["training"] == training and _anchored(r, anchors)}
-        cells = [f"{100 * line[k]['mean']:.1f}" if k in line else "" for k in cutoffs]
-        lines.append(f"| {TRAININGS[training]} | {ANCHORS[anchors]} | {' | '.join(cells)} |")
-    tasks = [each["task"] for each in records[0]["accuracy"]]
-    lines += ["", "| training | anchors | K | rows | " + " | ".join(tasks) + " | mean | loops |"]
-    lines.append("| --- | --- | ---: | ---: |" + " ---: |" * (len(tasks) + 2))
-    for record in records:
-        scores = " | ".join(f"{100 * each['score']:.1f}" for each in record["accuracy"])
-        anchors = ANCHORS[record["anchors"]] if record["cutoff"] < LAYERS else "-"
-        lines.append(
-            f"| {TRAININGS[record['training']]} | {anchors} | {record['cutoff']} "
-            f"| {100 * record['rows_computed'] / record['rows_full']:.1f} | {scores} "
-            f"| {100 * record['mean']:.1f} | {100 * record['loop_rate']:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def plot(records: list[Record], path: Path) -> None:
@@ -73,8 +48,8 @@ def plot(records: list[Record], path: Path) -> None:
 
 
 def _draw(axis: Axes, records: list[Record], score: Any) -> None:
-    for training, anchors in _groups(records):
-        line = [r for r in records if r["training"] == training and _anchored(r, anchors)]
+    for training, anchors in groups(records):
+        line = [r for r in records if r["training"] == training and anchored(r, anchors)]
         line.sort(key=lambda r: r["cutoff"])
         axis.plot(
             [r["cutoff"] for r in line],
@@ -87,15 +62,6 @@ def _draw(axis: Axes, records: list[Record], score: Any) -> None:
             label=f"{TRAININGS[training]}, {ANCHORS[anchors]}",
         )
     axis.axvline(3 * LAYERS / 4, color="black", alpha=0.2, linewidth=1, linestyle="--", zorder=0)
-
-
-def _groups(records: list[Record]) -> Iterable[tuple[str, str]]:
-    return dict.fromkeys((r["training"], r["anchors"]) for r in records if r["cutoff"] < LAYERS)
-
-
-def _anchored(record: Record, anchors: str) -> bool:
-    """Full depth has no cutoff, so it ends the lines of all anchors."""
-    return record["cutoff"] == LAYERS or record["anchors"] == anchors
 
 
 def _score(record: Record, task: str) -> float:

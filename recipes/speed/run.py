@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from winnow.bench.accuracy import accuracies
-from winnow.bench.evaluate import environment, evaluate
+from winnow.evaluation.accuracy import accuracies
+from winnow.evaluation.evaluate import environment, evaluate
 from winnow.learn.directory import last_checkpoint
 from winnow.learn.sft import train_speed
 from winnow.runtime.adapters import read_metadata

@@ -1,4 +1,4 @@
-"""The recipe of the frontier on a few short examples, its report, and the pages that it fills."""
+"""The recipe of the frontier on a few short examples, and its report."""
 
 import json
 import sys
@@ -10,9 +10,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 arms = pytest.importorskip("recipes.frontier.arms")
 from recipes.frontier import __main__ as command  # noqa: E402
-from recipes.frontier import fidelity, figures, picture, report, run  # noqa: E402
+from recipes.frontier import figures, picture, report, run  # noqa: E402
 
-from recipes import pages  # noqa: E402
 from winnow import Plan  # noqa: E402
 from winnow.policies.registry import POLICIES  # noqa: E402
 
@@ -127,33 +126,3 @@ def test_the_frontier_is_what_nothing_beats():
         (6.0, 10.0, "f"),
     ]
     assert [name for _, _, name in picture.pareto(points)] == ["c", "b", "e"]
-
-
-def test_pages_keep_what_is_written_around_the_tables(tmp_path):
-    page = tmp_path / "page.md"
-    pages.fill(page, "Title", "| one |")
-    page.write_text(page.read_text().replace("# Title", "# Title\n\nProse before.") + "\nProse after.\n")
-    pages.fill(page, "Another title", "| two |")
-    text = page.read_text()
-    assert text.startswith("# Title\n\nProse before.")
-    assert text.endswith("Prose after.\n")
-    assert ("| two |" in text, "| one |" in text) == (True, False)
-    page.write_text("# No marks\n")
-    with pytest.raises(ValueError, match="no lines"):
-        pages.fill(page, "Title", "| one |")
-
-
-def test_the_fidelity_page_is_ordered_by_divergence():
-    def row(plan, domain, kl):
-        interval = {"mean": kl, "low": kl, "high": kl}
-        shares = {"rows_share": 1.0, "total_share": 0.5, "units_share": 0.25}
-        figures = {"kl": interval, "top1": interval, "nll_plan": interval, "nll_full": interval, "perplexity": 2.0}
-        return {"plan": plan, "domain": domain, "windows": 3, **figures, **shares}
-
-    rows = [
-        row(plan, domain, kl) for domain in ("books", "all") for plan, kl in (("b", 0.5), ("full", 0.0), ("a", 0.2))
-    ]
-    about = {"model": "needle", "dtype": "bfloat16", "threads": 1, "seed": 0, "length": 64, "fed": 8, "versions": {}}
-    text = fidelity.markdown({"summary": rows, **about})
-    assert text.index("| `full` | 0.0000 | 0.0000 |") < text.index("| `a` | 0.2000") < text.index("| `b` | 0.5000")
-    assert "| `b` | 0.5000 (0.500 to 0.500) | 50.0 (50 to 50) | 0.500 | 2.00 | 100.0 | 50.0 | 25.0 |" in text

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 arms = pytest.importorskip("recipes.locret.arms")
+from recipes.blocks import locret as blocks  # noqa: E402
 from recipes.locret import report, run  # noqa: E402
 from recipes.speed.data import write_data  # noqa: E402
 
@@ -40,7 +41,7 @@ def test_all_arms_have_plans_that_can_be_read_and_equal_budgets():
     made = arms.arms()
     assert len({(arm.group, arm.name) for arm in made}) == len(made)
     assert {arm.heads for arm in made} <= {None, *(each.name for each in arms.heads())}
-    assert {arm.group for arm in made} == set(report.TITLES)
+    assert {arm.group for arm in made} == set(blocks.TITLES)
     for arm in made:
         for length in arm.lengths:
             for text, share in zip(arm.plans(length), arm.shares, strict=True):

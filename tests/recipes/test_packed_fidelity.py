@@ -8,8 +8,8 @@ from recipes.packed.forced import Job, compare, measure, over_all
 
 from tiny import tiny_model
 from winnow import LLM, Plan
-from winnow.bench.peers.registry import peer_arms, plan_arms
-from winnow.bench.peers.weights import weights_of
+from winnow.evaluation.peers.registry import peer_arms, plan_arms
+from winnow.evaluation.peers.weights import weights_of
 
 IDS = [5 + place * 37 % 200 for place in range(60)]
 

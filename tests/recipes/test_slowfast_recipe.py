@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 arms = pytest.importorskip("recipes.slowfast.arms")
+from recipes.blocks import slowfast as blocks  # noqa: E402
 from recipes.slowfast import __main__ as command  # noqa: E402
 from recipes.slowfast import figures, matching, report, run  # noqa: E402
 from recipes.slowfast.forced import forced, reply_of  # noqa: E402
@@ -39,7 +40,7 @@ def test_all_arms_can_be_run_and_stand_after_the_one_they_are_matched_with(llm):
     names = [arm.name for arm in arms.arms()]
     assert len({run.record_name(name, "kv", 4096) for name in names}) == len(names)
     for place, arm in enumerate(arms.arms()):
-        assert arm.group in ("full", *report.TITLES)
+        assert arm.group in ("full", *blocks.TITLES)
         assert arm.like is None or arm.like in names[:place]
         assert set(arm.tasks) <= set(arms.TASKS)
         plan = Plan.parse(arm.text(4096, COSTS))

@@ -1,0 +1,29 @@
+"""Every block of figures by its name, from one file per page."""
+
+from __future__ import annotations
+
+from . import (
+    demo,
+    diagnose,
+    fidelity,
+    frontier,
+    gguf,
+    lazyllm,
+    locret,
+    needle,
+    peers,
+    slowfast,
+    speed,
+    times,
+)  # fmt: skip
+from .claims import lazyllm as lazyllm_claims
+from .claims import locret as locret_claims
+from .claims import slowfast as slowfast_claims
+from .claims import speed as speed_claims
+from .tables import Block
+
+PAGES = (
+    demo, diagnose, fidelity, frontier, gguf, lazyllm, locret, needle, peers, slowfast, speed, times,
+    lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
+)  # fmt: skip
+BLOCKS: dict[str, Block] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}

@@ -1,0 +1,60 @@
+"""Figures of docs/results/gguf.md: a GGUF file's time, memory and fidelity."""
+
+from __future__ import annotations
+
+from .tables import Block, Column, Columns, Record, code, count, key, milliseconds, number, percent, table
+
+
+def speed(told: Record) -> str:
+    """Prefill and token times by arm and length, and how they compare with llama.cpp at its best."""
+    rows: dict[str, Record] = {}
+    for row in told["summary"]:
+        rows.setdefault(row["arm"], {"arm": row["arm"]})[str(row["length"])] = row
+    lengths = sorted({row["length"] for row in told["summary"]})
+    prefill, token = (
+        {f"{what} {length:,}, {unit}": _time(told, length, figure, factor) for length in lengths}
+        for what, unit, figure, factor in (("prefill", "s", "prefill_s", 1), ("a token after", "ms", "token_s", 1000))
+    )
+    arm: Columns = {"arm": code("arm")}
+    about = f"Medians of {told['turns']} turns, x: of the least of llama.cpp's arms; {_machine(told)}."
+    return "\n\n".join([table({**arm, **prefill}, rows.values()), table({**arm, **token}, rows.values()), about])
+
+
+def _time(told: Record, length: int, figure: str, factor: float) -> Column:
+    best = told["llama.cpp at its best"][str(length)][figure]["value"]
+    return lambda row: f"{factor * row[str(length)][figure]:.2f} ({row[str(length)][figure] / best:.2f}x)"
+
+
+FIDELITY: Columns = {
+    "text": key("kind"),
+    "arm": code("job"),
+    "tokens": count("tokens"),
+    "top-1, %": percent("top1", 2),
+    "KL, nats": number("kl", 5),
+    "perplexity": number("perplexity", 3),
+    "x of float32's": number("perplexity_ratio", 4),
+}
+DECODE: Columns = {"arm": code("arm"), "median, ms": milliseconds("median_s"), "mean, ms": milliseconds("mean_s")}
+
+
+def fidelity(told: Record) -> str:
+    """Against the float32 model of the same weights, teacher-forced."""
+    return f"{table(FIDELITY, told['rows'])}\n\n{told['model']} against {told['reference']}; {_machine(told)}."
+
+
+def decode(told: Record) -> str:
+    """Decode steps over random units, with weights held otherwise."""
+    about = f"{told['shape']}, a token after {told['length']:,}; {_machine(told)}."
+    return f"{table(DECODE, told['records'])}\n\n{about}"
+
+
+def _machine(told: Record) -> str:
+    return f"{told['machine']['threads']} threads of an {told['machine']['device']}, commit {told.get('commit')}"
+
+
+BLOCKS = {
+    "gguf-speed": Block(speed, ("gguf-speed.json",)),
+    "gguf-fidelity": Block(fidelity, ("gguf-fidelity.json",)),
+    "int4-fidelity": Block(fidelity, ("int4-fidelity.json",)),
+    "int4-decode": Block(decode, ("int4-decode.json",)),
+}

@@ -1,0 +1,100 @@
+"""What blocks of figures are made with: a block, Markdown tables, and how figures are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Record = dict[str, Any]
+Column = Callable[[Record], str]
+Columns = Mapping[str, Column]
+MIB = 2**20
+FIGURE = re.compile(r"[-+]?\d|-?$")  # how a cell with a figure begins; an empty one and a dash have none
+# What a record counts of memory, the best first: older ones have units alone.
+MEMORY = {
+    "total_bytes": ("memory", "units and all that a plan holds beside them, at their peak"),
+    "peak_cache_bytes": ("peak of units", "units alone, at their peak: what a plan holds beside them is left out"),
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Figures of a page: `make` gets the documents of `files`, which lie in docs/results, and returns Markdown."""
+
+    make: Callable[..., str]
+    files: tuple[str, ...]
+
+
+def table(columns: Columns, records: Iterable[Record]) -> str:
+    """A row per record, a column per heading; columns of figures are aligned to the right."""
+    rows = [[show(record) for show in columns.values()] for record in records]
+    right = [all(FIGURE.match(row[place]) for row in rows) for place in range(len(columns))]
+    lines = [list(columns), ["---:" if each else "---" for each in right], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def key(name: str) -> Column:
+    """A field as it is."""
+    return lambda record: str(record[name])
+
+
+def code(name: str) -> Column:
+    """A field, such as a plan, in the type of code."""
+    return lambda record: f"`{record[name]}`"
+
+
+def count(name: str) -> Column:
+    """A whole number, with commas."""
+    return lambda record: f"{record[name]:,.0f}"
+
+
+def number(name: str, digits: int) -> Column:
+    """A figure as it is, empty where there is none."""
+    return lambda record: "" if record[name] is None else f"{record[name]:.{digits}f}"
+
+
+def percent(name: str, digits: int = 1) -> Column:
+    """A share, in percent."""
+    return lambda record: f"{100 * record[name]:.{digits}f}"
+
+
+def milliseconds(name: str) -> Column:
+    return lambda record: f"{1000 * record[name]:.1f}"
+
+
+def mib(name: str, digits: int = 2) -> Column:
+    return lambda record: f"{record[name] / MIB:,.{digits}f}"
+
+
+def interval(record: Record) -> str:
+    """The 95 % interval of a score, in percent."""
+    return f"{100 * record['low']:.0f} to {100 * record['high']:.0f}"
+
+
+def scored(record: Record) -> str:
+    """A score with its interval: `95.0 (89 to 98)`."""
+    return f"{100 * record['score']:.1f} ({interval(record)})"
+
+
+def span(values: Iterable[float], shown: str) -> str:
+    """From the least to the largest: `0.82 to 1.04`. shown: the format of both."""
+    found = sorted(values)
+    return f"{found[0]:{shown}} to {found[-1]:{shown}}"
+
+
+def of_memory(record: Record) -> str:
+    """The name of the field, of those in MEMORY, that says what a record's plan has held."""
+    return next(name for name in MEMORY if name in record)
+
+
+def versions(document: Record) -> str:
+    """What it was measured with: `winnow 0.1.0, torch 2.13.0`."""
+    return ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+
+
+def one(records: Iterable[Record], **fields: object) -> Record:
+    """The one record with these fields; raises ValueError where there is none, or more."""
+    [found] = [each for each in records if all(each[name] == value for name, value in fields.items())]
+    return found

@@ -1,0 +1,134 @@
+"""Figures in pages: every block is what its JSON makes of it, and what is wrong with one is said."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+pages = pytest.importorskip("recipes.pages")
+from recipes.blocks import PAGES, fidelity, gguf, tables  # noqa: E402
+
+HELD = {path: [name for name, _ in pages.blocks(path.read_text(encoding="utf-8"))] for path in pages.pages()}
+
+
+@pytest.mark.parametrize("path", [path for path, names in HELD.items() if names], ids=lambda path: path.stem)
+def test_every_block_is_what_the_json_makes_of_it(path):
+    assert pages.stale([path]) == []
+
+
+def test_every_block_whose_json_is_there_stands_in_a_page():
+    shown = {name for names in HELD.values() for name in names}
+    there = {
+        name for name, block in pages.BLOCKS.items() if all((pages.RESULTS / each).is_file() for each in block.files)
+    }
+    assert there == shown
+
+
+def test_no_two_blocks_have_one_name():
+    assert sum(len(page.BLOCKS) for page in PAGES) == len(pages.BLOCKS)
+
+
+def test_tables_of_results_stand_in_blocks():
+    for path in pages.RESULTS.glob("*.md"):
+        around = pages.BLOCK.sub("", path.read_text(encoding="utf-8"))
+        assert path.stem == "README" or "\n|" not in around, path.name
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A page with two blocks, of a JSON file beside it."""
+    (tmp_path / "some.json").write_text(json.dumps([{"plan": "full", "score": 0.5}]), encoding="utf-8")
+    made = tables.Block(
+        lambda rows: tables.table({"plan": tables.code("plan"), "%": tables.percent("score")}, rows), ("some.json",)
+    )
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    monkeypatch.setattr(pages, "BLOCKS", {"one": made, "two": tables.Block(lambda: "two lines,\nby hand", ())})
+    pages.document.cache_clear()
+    path = tmp_path / "page.md"
+    begin, end = pages.BEGIN, pages.END
+    path.write_text(f"# Title\n\n{begin.format('one')}\n{end}\n\nProse.\n\n{begin.format('two')}\nold\n{end}\n")
+    yield path
+    pages.document.cache_clear()
+
+
+def test_writing_makes_the_blocks_and_leaves_what_stands_around_them(page, monkeypatch, capsys):
+    monkeypatch.setattr(pages, "pages", lambda: [page])
+    monkeypatch.setattr(sys, "argv", ["pages", "--check"])
+    assert pages.stale([page]) == ["page.md: one", "page.md: two"]
+    with pytest.raises(SystemExit) as ended:
+        pages.main()
+    assert ended.value.code == 1
+    assert "page.md: one\npage.md: two\n" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["pages"])
+    pages.main()
+    text = page.read_text()
+    assert "-->\n\n| plan | % |\n| --- | ---: |\n| `full` | 50.0 |\n\n<!--" in text
+    assert "\n\nProse.\n\n" in text
+    assert (pages.stale([page]), "old" in text) == ([], False)
+    page.write_text(text.replace("50.0", "51.0"))
+    assert pages.stale([page]) == ["page.md: one"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- figures: three -->\n<!-- /figures -->", "there is no block 'three'; there are one, two"),
+        ("<!-- figures: one -->\n", "1 blocks begin and 0 end"),
+        ("<!-- figures: one -->\n<!-- figures: two -->\n<!-- /figures -->", "2 blocks begin and 1 end"),
+    ],
+)
+def test_what_is_wrong_with_a_block_is_said(page, text, message):
+    page.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        pages.stale([page])
+
+
+def test_a_block_without_its_json_names_the_file(page):
+    page.with_name("some.json").unlink()
+    with pytest.raises(ValueError, match=r"docs/results/some\.json is not there"):
+        pages.write([page])
+
+
+def test_figures_are_aligned_to_the_right_and_memory_is_all_that_was_counted():
+    rows = [{"name": "a", "share": None}, {"name": "b", "share": -0.5}]
+    assert tables.table({"": tables.key("name"), "x": tables.number("share", 1)}, rows).splitlines()[1:] == [
+        "| --- | ---: |", "| a |  |", "| b | -0.5 |",
+    ]  # fmt: skip
+    assert tables.of_memory({"peak_cache_bytes": 1, "total_bytes": 2}) == "total_bytes"
+    assert tables.of_memory({"peak_cache_bytes": 1}) == "peak_cache_bytes"
+    with pytest.raises(ValueError, match="unpack"):
+        tables.one([{"plan": "full"}, {"plan": "full"}], plan="full")
+
+
+def test_the_fidelity_page_is_ordered_by_divergence():
+    def row(plan, domain, kl):
+        interval = {"mean": kl, "low": kl, "high": kl}
+        shares = {"rows_share": 1.0, "total_share": 0.5, "units_share": 0.25}
+        figures = {"kl": interval, "top1": interval, "nll_plan": interval, "nll_full": interval, "perplexity": 2.0}
+        return {"plan": plan, "domain": domain, "windows": 3, **figures, **shares}
+
+    rows = [
+        row(plan, domain, kl) for domain in ("books", "all") for plan, kl in (("b", 0.5), ("full", 0.0), ("a", 0.2))
+    ]
+    about = {"model": "needle", "dtype": "bfloat16", "threads": 1, "seed": 0, "length": 64, "fed": 8, "versions": {}}
+    text = fidelity.markdown({"summary": rows, **about})
+    assert text.index("| `full` | 0.0000 | 0.0000 |") < text.index("| `a` | 0.2000") < text.index("| `b` | 0.5000")
+    assert "| `b` | 0.5000 (0.500 to 0.500) | 50.0 (50 to 50) | 0.500 | 2.00 | 100.0 | 50.0 | 25.0 |" in text
+
+
+def test_a_file_is_compared_with_llama_cpp_at_its_best():
+    def row(arm, length, prefill, token):
+        return {"arm": arm, "length": length, "prefill_s": prefill, "token_s": token}
+
+    best = {"prefill_s": {"value": 2.0}, "token_s": {"value": 0.01}}
+    told = {
+        "summary": [row("full", 64, 1.0, 0.02), row("llama.cpp:q4_0", 64, 2.0, 0.01)],
+        "llama.cpp at its best": {"64": best}, "turns": 5, "machine": {"threads": 2, "device": "CPU"}, "commit": "abc",
+    }  # fmt: skip
+    text = gguf.speed(told)
+    assert "| arm | prefill 64, s |" in text
+    assert "| `full` | 1.00 (0.50x) |" in text
+    assert "| `full` | 20.00 (2.00x) |" in text
+    assert "Medians of 5 turns" in text
