@@ -4,20 +4,28 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench results clean
+.PHONY: demo test test-full lint format bench results clean
 
 demo: $(STAMP)  ## eight questions about a real document, under full attention and plans
 	$(BIN)/winnow demo
 
-# A worker on every core, with one thread each: two that share a core spend their time waiting for each other.
-test: $(STAMP)  ## every check that gates a change
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+# A worker on every core with one thread (tests/conftest.py); then what needs two threads, alone.
+define run_tests
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal -m "not threads and ($(1))"
+	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "threads and ($(1))" $(THREADED)
+endef
+THREADED := tests/kernels tests/runtime
+
+test: lint  ## every check that gates a change
+	$(call run_tests,not full)
+
+test-full: lint  ## the same with every case of the large products: minutes more; notes the engine that passed
+	$(call run_tests,full or not full)
+	$(BIN)/python .ci/engine.py > .ci/full-passed
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 format: $(STAMP)
@@ -25,8 +33,8 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 bench: $(STAMP)  ## decode and prefill against stock transformers
-	$(BIN)/python -m winnow.bench decode
-	$(BIN)/python -m winnow.bench prefill
+	$(BIN)/python -m benchmarks decode
+	$(BIN)/python -m benchmarks prefill
 
 results: $(STAMP)  ## docs/results anew: hours; DATA=DIR of real texts, CORPUS=DIR to train on
 	$(BIN)/python -m recipes.results $(if $(DATA),--data $(DATA)) $(if $(CORPUS),--corpus $(CORPUS))

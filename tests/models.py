@@ -1,5 +1,6 @@
 """Small random models of every supported family, built in memory, with what each one has of its own reached."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -109,12 +110,27 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     ),
 }
 
+# Query and KV heads: 9 and 3 as SmolLM2 has them, no power of two; more KV heads than two; one for every query head.
+HEADS: dict[str, Callable[[], PretrainedConfig]] = {
+    f"llama-{q_heads}-{kv_heads}": functools.partial(
+        LlamaConfig,
+        **{
+            **SMALL,
+            "num_attention_heads": q_heads,
+            "num_key_value_heads": kv_heads,
+            "hidden_size": 16 * q_heads,
+            "head_dim": 32,
+        },
+    )
+    for q_heads, kv_heads in ((9, 3), (8, 4), (8, 8))
+}
+
 
 def small_model(name: str = "llama", device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A random model with a fixed seed; norms and biases too, so that leaving one out shows."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation="eager")
+    model = AutoModelForCausalLM.from_config((CONFIGS | HEADS)[name](), attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)

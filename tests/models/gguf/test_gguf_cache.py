@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import torch
 from gguf import GGMLQuantizationType as T
 from transformers import PreTrainedModel
 
+from forked import forks
 from gguf_files import TOKENS
 from gguf_models import write_model
 from models import stock_logits
@@ -156,20 +155,19 @@ def test_a_file_that_changed_is_converted_anew(file: Path, entry: Path) -> None:
 
 
 def test_another_format_is_converted_anew(file: Path, entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = (directory.FORMAT, directory.FORMAT + 1)
     for module in (cache, directory):
-        monkeypatch.setattr(module, "FORMAT", directory.FORMAT + 1)
+        monkeypatch.setattr(module, "FORMAT", known[1])
     model_of(file)
-    assert {path.name[-2:] for path in (cache.cache_home() / "gguf").iterdir()} == {"-1", "-2"}
+    assert {path.name[-2:] for path in (cache.cache_home() / "gguf").iterdir()} == {f"-{version}" for version in known}
     assert sorted(each.name for each in cache.entries()) == ["damaged or unfinished", "m.gguf"]
 
 
 def test_two_processes_at_once(file: Path, home: Path) -> None:
-    code = "import sys; from winnow import LLM; print(LLM(sys.argv[1], device='cpu').logits([5, 6]).sum())"
-    command = [sys.executable, "-c", code, str(file)]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = [process.communicate() for process in both]
-    assert [process.returncode for process in both] == [0, 0], outputs
-    assert outputs[0][0] == outputs[1][0]
+    code = f"from winnow import LLM; print(LLM({str(file)!r}, device='cpu').logits([5, 6]).sum())"
+    both = forks().run([code] * 2)
+    assert [each.code for each in both] == [0, 0], both
+    assert both[0].out == both[1].out != ""
     assert len(list((home / "gguf").iterdir())) == len(cache.entries()) == 1
     assert len(list((home / "paths").iterdir())) == 1
 

@@ -1,11 +1,7 @@
 """GGUF files whose tensors or header are wrong: one line each, nothing kept of them, memory bounded."""
 
-import os
 import random
 import re
-import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +9,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as T
 
+from covering import covered
+from forked import run_commands
 from gguf_files import write_gguf
 from gguf_models import SCALES, SMALL, WIDE, Shape, random_tensor, shape_for, write_model
 from winnow import LLM, SamplingParams
@@ -20,7 +18,6 @@ from winnow.errors import WinnowError
 from winnow.models.gguf.blocks import PACKABLE
 
 FILES = 300
-MEMORY = 6 * 2**30
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +44,7 @@ def damaged(path: Path, name: str, at: int, value: bytes) -> None:
     path.write_bytes(raw)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("type", [*PACKABLE, T.F32, T.F16, T.IQ3_S], ids=lambda type: type.name)
+@covered(bad=[np.nan, np.inf, -np.inf], type=[*PACKABLE, T.F32, T.F16, T.IQ3_S])
 def test_what_is_not_finite_is_named(type: T, bad: float, tmp_path: Path, home: Path) -> None:
     path = write_model(tmp_path / "m.gguf", "qwen3", lambda name: type, shape=shape_for(type)).path
     at = {T.TQ2_0: 64}.get(type, SCALES.get(type, (0,))[-1])
@@ -148,22 +144,16 @@ def test_a_damaged_file_is_one_line(part: int, whole: tuple[bytes, int], tmp_pat
     assert lines >= 20
 
 
-def bounded() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-
-
-@pytest.mark.parametrize("how", ["cut", "counts"])
-def test_the_command_ends_with_one_line_in_bounded_memory(
-    how: str, whole: tuple[bytes, int], tmp_path: Path, home: Path
-) -> None:
-    raw, path = whole[0], tmp_path / "m.gguf"
-    path.write_bytes(raw[: len(raw) // 2] if how == "cut" else raw[:8] + b"\xff" * 7 + b"\x7f" + raw[16:])
-    command = [sys.executable, "-m", "winnow", "run", "hi", "--model", str(path), "--max-tokens", "2"]
-    done = subprocess.run(command, capture_output=True, preexec_fn=bounded, env=os.environ)
-    assert (done.returncode, done.stdout) == (2, b""), done.stderr
-    assert done.stderr.startswith(b"error: ")
-    assert done.stderr.count(b"\n") == 1
+def test_the_command_ends_with_one_line_in_bounded_memory(whole: tuple[bytes, int], tmp_path: Path, home: Path) -> None:
+    raw, commands = whole[0], []
+    for how, damaged in (("cut", raw[: len(raw) // 2]), ("counts", raw[:8] + b"\xff" * 7 + b"\x7f" + raw[16:])):
+        path = tmp_path / f"{how}.gguf"
+        path.write_bytes(damaged)
+        commands.append(["run", "hi", "--model", str(path), "--max-tokens", "2"])
+    for done in run_commands(commands):
+        assert (done.code, done.out) == (2, ""), done.err
+        assert done.err.startswith("error: ")
+        assert done.err.count("\n") == 1
     assert not list(home.glob("gguf/*"))
 
 

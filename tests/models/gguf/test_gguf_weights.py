@@ -1,9 +1,6 @@
 """Weights of GGUF files of every type: what they stand for, and that they compute the same packed as dense."""
 
 import copy
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,8 @@ from gguf import GGMLQuantizationType
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from covering import covering, marked
+from forked import forks
 from gguf_files import TOKENS
 from gguf_models import SCALES, WRITABLE, Written, shape_for, write_model
 from models import stock_logits
@@ -40,9 +39,10 @@ def smollm(name: str) -> GGMLQuantizationType:
 MIXTURES = {"q4_k_m": (q4_k_m, T.Q4_K), "q4_1": (smollm, T.Q4_1)}
 
 
-@pytest.fixture(
-    scope="module", params=[(*f, m) for f in FAMILIES for m in MIXTURES], ids=lambda p: "-".join(map(str, p))
-)
+PRODUCT = [(*family, mixture) for family in FAMILIES for mixture in MIXTURES]
+
+
+@pytest.fixture(scope="module", params=marked([(case,) for case in PRODUCT], [(c,) for c in covering(PRODUCT, 1)]))
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
     architecture, tied, mixture = request.param
     choose, widest = MIXTURES[mixture]
@@ -161,27 +161,43 @@ def test_without_numba_it_is_the_same_and_said_once(
     packed.few_rows.cache_clear()
 
 
-CHECK = """
-import sys, torch
+LAYOUT = """
+import torch
+from kernels.test_packed_weights import ALL, random_weight
+from winnow.kernels.packed import expand, linear
+for kind, minima in ALL:
+    weight, values = random_weight(kind, minima, 33, 576)
+    assert torch.equal(expand(weight, torch.float32), values.float())
+    x = torch.randn(5, 576).bfloat16()
+    off = linear(x, weight, few=8).double() - x.double() @ values.T
+    assert off.abs().max() < 4e-3 * (x.double().abs() @ values.abs().T).max()
+"""
+ENTRY = """
+import torch
 from winnow import LLM
-llm = LLM(sys.argv[1], device="cpu", dtype="float32")
-ids = torch.load(sys.argv[2])
+llm = LLM({!r}, device="cpu", dtype="float32")
+ids = torch.load({!r})
 for chunk in (1, 3, 64):
     llm.prefill_chunk = chunk
     torch.testing.assert_close(llm.logits(ids["ids"]), ids["logits"], rtol=0, atol=1e-4)
 """
 
 
-@pytest.mark.parametrize("capability", ["avx2", "default"])
-def test_other_cpus_read_the_same_entry(capability: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("capability", [pytest.param("avx2", marks=pytest.mark.full), "default"])
+def test_other_cpus_read_the_same_layout_and_the_same_entry(capability: str, tmp_path: Path) -> None:
     written = write_model(tmp_path / "m.gguf", "llama", q4_k_m, shape=shape_for(T.Q4_K))
-    ids = ids_of(20)
-    torch.save({"ids": ids, "logits": LLM(written.path, device="cpu", dtype="float32").logits(ids)}, tmp_path / "x.pt")
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK, str(written.path), str(tmp_path / "x.pt")],
-        env=os.environ | {"ATEN_CPU_CAPABILITY": capability}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    ids, known = ids_of(20), str(tmp_path / "x.pt")
+    torch.save({"ids": ids, "logits": LLM(written.path, device="cpu", dtype="float32").logits(ids)}, known)
+    parts = [LAYOUT, ENTRY.format(str(written.path), known)]
+    for done in forks("import torch, numba, pytest", ATEN_CPU_CAPABILITY=capability).run(parts):
+        assert done.code == 0, done.err
+
+
+@pytest.mark.full
+def test_kernels_for_another_cpu_read_the_same_layout(tmp_path: Path) -> None:
+    """Compiled for it."""
+    [done] = forks("import torch", NUMBA_CPU_NAME="x86-64-v3", NUMBA_CACHE_DIR=str(tmp_path)).run([LAYOUT])
+    assert done.code == 0, done.err
 
 
 def test_every_type_with_a_packed_form_is_tested() -> None:

