@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "winnow"
-FOLDERS = ("runtime", "cache", "policies", "kernels", "models")
+FOLDERS = ("engine", "runtime", "cache", "policies", "kernels", "models")
 
 paths = [path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py")] + [PACKAGE / "plan.py"]
 found = hashlib.sha256()

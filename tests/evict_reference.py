@@ -10,9 +10,9 @@ import torch
 from torch.nn.functional import softmax
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from driving import decode, prefill
 from winnow import Plan
-from winnow.runtime.forward import decode, prefill
-from winnow.runtime.scorer import admit
+from winnow.engine.services import admit
 
 
 @dataclass

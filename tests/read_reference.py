@@ -10,10 +10,10 @@ from itertools import pairwise
 import torch
 from transformers import AttentionInterface
 
+from driving import decode, prefill
 from models import small_model
 from winnow import LLM, Plan
-from winnow.runtime.forward import decode, prefill
-from winnow.runtime.scorer import admit
+from winnow.engine.services import admit
 
 PROMPT = 31
 

@@ -5,25 +5,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from winnow import errors
+    from winnow.engine.engine import Engine
+    from winnow.engine.request import Completion, Output
+    from winnow.engine.session import Session
     from winnow.plan import Plan
-    from winnow.runtime.generate import Completion
     from winnow.runtime.llm import LLM
     from winnow.runtime.observer import Observer
-    from winnow.runtime.session import Session
     from winnow.sampling import SamplingParams
     from winnow.stats import Stats
 
-__all__ = ["LLM", "Completion", "Observer", "Plan", "SamplingParams", "Session", "Stats", "errors"]
+__all__ = ["LLM", "Completion", "Engine", "Observer", "Output", "Plan", "SamplingParams", "Session", "Stats", "errors"]
 __version__ = "0.1.0"
 
 # Loaded when first asked for: torch and transformers take seconds, and `winnow --help` needs neither.
 _PLACES = {
-    "Completion": "winnow.runtime.generate",
+    "Completion": "winnow.engine.request",
+    "Engine": "winnow.engine.engine",
     "LLM": "winnow.runtime.llm",
     "Observer": "winnow.runtime.observer",
+    "Output": "winnow.engine.request",
     "Plan": "winnow.plan",
     "SamplingParams": "winnow.sampling",
-    "Session": "winnow.runtime.session",
+    "Session": "winnow.engine.session",
     "Stats": "winnow.stats",
 }
 

@@ -23,8 +23,8 @@ class Stats:
 
     prompt_tokens: int = 0
     new_tokens: int = 0
-    ttft_s: float = 0.0  # from the start of this sequence's prefill to its first new token
-    total_s: float = 0.0  # from the start of this sequence's prefill to its last new token
+    ttft_s: float = 0.0  # from the arrival of the request to its first new token
+    total_s: float = 0.0  # from the arrival of the request to its last new token
     rows_computed: int = 0  # prefill and decode, summed over layers
     rows_full: int = 0  # the same under full attention
     units_read: int = 0  # by decode steps, summed over layers and KV heads

@@ -140,8 +140,7 @@ def test_bad_input_is_one_line_before_any_work(bench, tiny, monkeypatch, argumen
     def refuse(*arguments, **keywords):
         raise AssertionError("work was done before the error")
 
-    for name in ("winnow.runtime.generate.prefill", "winnow.runtime.session.prefill", "winnow.runtime.llm.run"):
-        monkeypatch.setattr(name, refuse)
+    monkeypatch.setattr("winnow.runtime.decoder.Decoder.embed", refuse)
     model = [] if arguments[0] == "frobnicate" else ["-m", tiny]
     result = bench(*arguments, *model)
     assert (result.code, result.out) == (2, "")

@@ -5,10 +5,10 @@ import random
 import pytest
 from benchmarks.watch import generate_watched
 
+from driving import decode, prefill
 from models import small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.errors import CapacityError, PlanError
-from winnow.runtime.forward import decode, prefill
 from winnow.runtime.sequence import new_sequence
 
 PROMPT, NEW = 40, 10

@@ -111,7 +111,7 @@ def test_bad_input_is_one_line_before_any_work(winnow, tiny, monkeypatch, argume
     def refuse(*arguments, **keywords):
         raise AssertionError("work was done before the error")
 
-    monkeypatch.setattr("winnow.runtime.forward.advance", refuse)
+    monkeypatch.setattr("winnow.runtime.decoder.Decoder.embed", refuse)
     fails(winnow("diagnose", "-m", tiny, *arguments), *words)
 
 

@@ -15,7 +15,7 @@ def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **keywords: object) -> None:
         raise AssertionError("work was done before the error")
 
-    monkeypatch.setattr("winnow.runtime.forward.advance", refuse)
+    monkeypatch.setattr("winnow.runtime.decoder.Decoder.embed", refuse)
 
 
 def fails(result, *words: str) -> None:

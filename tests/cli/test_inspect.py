@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from winnow.cli.inspect_plot import claim, retained_figure, shares
+from winnow.engine.session import Session
 from winnow.inspector import Snapshot, Trace
-from winnow.runtime.session import Session
 
 PLAN = "lazyllm(layers=[1], keep=0.4, revive='never')"
 
@@ -23,7 +23,7 @@ def refuses(winnow, monkeypatch):
 
     def call(*arguments: object) -> str:
         with monkeypatch.context() as patched:
-            patched.setattr("winnow.runtime.forward.advance", refuse)
+            patched.setattr("winnow.runtime.decoder.Decoder.embed", refuse)
             result = winnow("inspect", *arguments)
         assert (result.code, result.out) == (2, "")
         assert result.err.startswith("error: ")

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from covering import covered
+from driving import advance
 from models import small_model
 from winnow import LLM, Plan
 from winnow.cli.inspect_plot import shares
+from winnow.engine.services import admit
 from winnow.errors import InputError
 from winnow.inspector import Recorder, Trace, record, render
 from winnow.inspector.runs import count, flip, pack, positions, runs_of, unpack
 from winnow.inspector.sets import SetTable, read_sets
-from winnow.runtime.forward import advance
-from winnow.runtime.scorer import admit
 
 PROMPT, NEW = 40, 8
 HEADS = "random_heads(budget=9, chunk=6, stabilizers=3, local=4, width=8)"

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from covering import covering, marked
+from driving import advance, decode, logits_of, prefill
 from invariants.test_policies import PROMPT, assert_same, fresh, poison, small_llm
 from models import small_model
 from winnow import LLM, Plan
 from winnow.errors import PlanError
 from winnow.policies.registry import POLICIES
-from winnow.runtime.forward import advance, decode, logits_of, prefill
 
 PAGE = Path(__file__).parents[2] / "docs" / "composition.md"
 ACTING = [name for name, policy in POLICIES.items() if not policy.identity]

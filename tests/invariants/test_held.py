@@ -5,12 +5,12 @@ import torch
 from test_policies import PROMPT, fresh, plan_of, small_llm
 
 from covering import covered
+from driving import decode, prefill
 from winnow import Plan, SamplingParams
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
 from winnow.policies.read.quest import Bounds
 from winnow.policies.registry import POLICIES
-from winnow.runtime.forward import decode, prefill
 from winnow.runtime.observer import Observer
 from winnow.runtime.sequence import Sequence
 

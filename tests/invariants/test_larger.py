@@ -8,9 +8,9 @@ import torch
 from test_policies import PROMPT, assert_same, beside_others, fresh, poisoned, small_llm, trial_of
 
 import models
+from driving import decode, prefill
 from winnow import LLM, Plan
 from winnow.policies.registry import POLICIES
-from winnow.runtime.forward import decode, prefill
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
 
 LONG, STEPS = 1000, 6

@@ -17,15 +17,15 @@ import torch
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from covering import covering
+from driving import decode, prefill
 from models import CONFIGS
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan
+from winnow.engine.services import admit
 from winnow.errors import InputError, PlanError, WinnowError
 from winnow.parameters import Where, idle
 from winnow.policies.registry import POLICIES
-from winnow.runtime.forward import decode, prefill
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
-from winnow.runtime.scorer import admit
 
 PROMPT, STEPS = 24, 22
 NAMED = [name for name, policy in POLICIES.items() if dataclasses.fields(policy)]

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from covering import covering, marked
+from driving import advance, decode, logits_of, prefill
 from models import HEADS, small_model
 from winnow import LLM, Plan, SamplingParams
+from winnow.engine.services import admit
 from winnow.policies.registry import IDENTITY, POLICIES
-from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
-from winnow.runtime.scorer import admit
 
 # Plain, windowed, soft-capped, unrotated, with sinks, and other numbers of heads.
 FAMILIES = ("llama", "mistral", "gemma2", "smollm3", "gpt_oss", *HEADS)

@@ -7,12 +7,12 @@ import torch
 from composition_reference import CompositionReference
 
 from covering import covered
+from driving import advance, decode, logits_of, prefill
 from locret_reference import small_llm
 from winnow import Plan
+from winnow.engine.services import admit
 from winnow.errors import PlanError
-from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.observer import Observer
-from winnow.runtime.scorer import admit
 
 LAYERS, KV_HEADS, PROMPT = 4, 2, 31
 FAMILIES = ("llama", "mistral", "gemma2", "gpt_oss", "smollm3")  # plain, windowed, soft-capped, sinks, unrotated

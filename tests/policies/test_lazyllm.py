@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from covering import covered
+from driving import decode, prefill
 from lazy_reference import LazyReference
 from models import small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.errors import PlanError
 from winnow.policies.compute.lazyllm import LazyLLM
-from winnow.runtime.forward import decode, prefill
-from winnow.runtime.generate import run
 from winnow.runtime.observer import Observer
 from winnow.runtime.sequence import new_sequence
 
@@ -340,8 +339,11 @@ def test_setting_aside_must_pay():
 
 
 def test_the_memory_of_a_sequence_that_has_ended_goes_back(llm):
-    requests = llm.check([tokens(1)[:PROMPT]], SamplingParams(max_tokens=3, ignore_eos=True), plan="lazyllm(keep=0.3)")
-    ended = [running for running, _ in run(llm.decoder, None, requests, chunk=7, max_batch=1)][-1]
-    assert ended.finish_reason == "length"
-    assert ended.state.stats.aux_bytes > 0
-    assert (ended.state.caches, ended.state.aside) == ([], {})
+    params = SamplingParams(max_tokens=3, ignore_eos=True)
+    with llm.session(plan="lazyllm(keep=0.3)", max_tokens=3) as session:
+        session.feed(tokens(1)[:PROMPT])
+        [request] = llm.check([tokens(1)[:PROMPT]], params, plan="lazyllm(keep=0.3)")
+        completion = session.generate(request)
+        assert completion.finish_reason == "length"
+        assert completion.stats.aux_bytes > 0
+        assert (session.state.caches, session.state.aside) == ([], {})

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from covering import covered
+from driving import advance, decode, logits_of, prefill
 from locret_reference import LocretReference, locret, small_llm
 from models import CONFIGS, WINDOW, small_model
 from winnow import SamplingParams
+from winnow.engine.services import admit
 from winnow.policies.keep.budgeted import best
-from winnow.runtime.forward import advance, decode, logits_of, prefill
-from winnow.runtime.generate import run
 from winnow.runtime.observer import Observer
-from winnow.runtime.scorer import admit
 
 LAYERS, KV_HEADS, PROMPT = 4, 2, 41
 SETTINGS = {
@@ -260,12 +259,7 @@ def test_batch_mates_change_nothing(llm, ids):
     params = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=2)
     plans = ["full", *(str(locret(**parameters)) for parameters in SETTINGS.values())]
     prompts = [ids[:PROMPT], ids[5:30], ids[::-1], ids[10:], ids[:19]]
-    requests = [
-        replace(llm.check(prompt, params, plan=plan)[0], index=index)
-        for index, (prompt, plan) in enumerate(zip(prompts, plans, strict=True))
-    ]
-    ended = run(llm.decoder, None, requests, chunk=10, max_batch=4)
-    together = {out.request.index: out.completion() for out, _ in ended if out.finish_reason is not None}
+    together = llm.generate(prompts, params, plan=plans)
     for index, (prompt, plan) in enumerate(zip(prompts, plans, strict=True)):
         [alone] = llm.generate([prompt], params, plan=plan)
         assert together[index].token_ids == alone.token_ids

@@ -7,17 +7,17 @@ from math import isfinite
 import pytest
 import torch
 
+from driving import prefill
 from locret_reference import locret, random_heads, small_llm
 from models import small_model
 from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan, SamplingParams
 from winnow.cache.layer import LayerCache
+from winnow.engine.services import admit
 from winnow.errors import CapacityError, InputError, ModelError, PlanError
 from winnow.policies.keep.locret import Locret, RandomHeads
 from winnow.policies.registry import POLICIES
-from winnow.runtime.forward import prefill
-from winnow.runtime.scorer import admit
 from winnow.runtime.sequence import HEADROOM
 
 LAYERS, KV_HEADS, PROMPT = 4, 2, 41

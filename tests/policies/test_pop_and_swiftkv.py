@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from covering import covered
+from driving import decode, prefill
 from models import CONFIGS, WINDOW, small_model
 from winnow import LLM, SamplingParams
+from winnow.engine.services import admit
 from winnow.errors import PlanError
 from winnow.policies.compute.base import Projection
 from winnow.policies.compute.pop import Pop
 from winnow.policies.compute.swiftkv import SwiftKV
-from winnow.runtime.forward import decode, prefill
 from winnow.runtime.observer import Observer
 from winnow.runtime.projection import heads_of
-from winnow.runtime.scorer import admit
 
 LAYERS, PROMPT, KV_HEADS = 4, 31, 2
 

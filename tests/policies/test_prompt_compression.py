@@ -12,11 +12,11 @@ from models import small_model
 from tiny import save_tiny_model, tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan, SamplingParams
+from winnow.engine.services import ModelScorer
 from winnow.errors import InputError, MissingExtraError, ModelError, PlanError
 from winnow.policies.compute import prompt_compression
 from winnow.policies.compute.prompt_compression import PromptCompression
 from winnow.policies.compute.spelling import spell
-from winnow.runtime.scorer import ModelScorer
 
 TEXT = "  Dr. Lee met  Mr. Ho at 9 a.m. in the U.S. and left.\n\nWho  was it? I know!  It was the old\tman. the end "
 SENTENCES = [

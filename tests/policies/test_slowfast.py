@@ -8,16 +8,16 @@ from transformers import LlamaConfig
 
 import models
 from covering import covered
+from driving import decode, prefill
 from models import CONFIGS, SMALL, small_model
 from slowfast_reference import Every, Rules, SlowFastReference
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan, SamplingParams
+from winnow.engine.services import admit
 from winnow.errors import PlanError
 from winnow.parameters import that_matter
 from winnow.policies.read.slowfast import SlowFast
-from winnow.runtime.forward import decode, prefill
 from winnow.runtime.observer import Observer
-from winnow.runtime.scorer import admit
 
 PROMPT = 35
 # Seven units: fewer than the windows of the small models hold, so that layers with windows select too.

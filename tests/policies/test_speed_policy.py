@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from covering import covered
+from driving import decode, prefill
 from models import CONFIGS, small_model
 from winnow import LLM, Plan, SamplingParams
+from winnow.engine.services import admit
 from winnow.errors import InputError, PlanError
 from winnow.policies.compute.speed import Speed
-from winnow.runtime.forward import decode, prefill
-from winnow.runtime.scorer import admit
 from winnow.runtime.sequence import new_sequence
 
 LAYERS, PROMPT = 4, 31

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from covering import covered
+from driving import decode, prefill
 from models import WINDOW, small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.errors import PlanError
 from winnow.policies.compute.base import Entrance
 from winnow.policies.compute.static_prune import StaticPrune
-from winnow.runtime.forward import decode, prefill
 from winnow.runtime.sequence import new_sequence
 
 LAYERS, PROMPT = 4, 31

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from covering import covered
+from driving import advance, logits_of
 from models import CONFIGS, HEADS, small_model, stock_logits
 from winnow import LLM, Plan
 from winnow.errors import UnsupportedModelError
-from winnow.runtime.forward import advance, logits_of
 from winnow.runtime.sequence import new_sequence
 
 TOLERANCE = 1e-5

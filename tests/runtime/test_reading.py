@@ -7,16 +7,16 @@ import torch
 
 import slowfast_reference as reference
 from covering import covered, covering, marked
+from driving import advance, decode, logits_of, prefill
 from models import small_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan
+from winnow.engine.services import admit
 from winnow.errors import PlanError
 from winnow.parameters import that_matter
 from winnow.policies.read.slowfast import SlowFast
-from winnow.runtime.forward import advance, decode, logits_of, prefill
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
 from winnow.runtime.observer import Observer
-from winnow.runtime.scorer import admit
 
 PROMPT = 35
 LOCRET = "locret(budget=14, chunk=6, stabilizers=3, local=4"

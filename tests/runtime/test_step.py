@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from driving import advance, logits_of
 from models import small_model, stock_logits
 from winnow import LLM, Plan
 from winnow.policies.base import Span
 from winnow.policies.compute.base import Choice, ComputePolicy
 from winnow.policies.keep.everything import Everything
-from winnow.runtime.forward import advance, logits_of
 from winnow.runtime.sequence import new_sequence
 
 

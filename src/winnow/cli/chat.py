@@ -6,9 +6,9 @@ from winnow.cli.commands.prompts import Chat
 from winnow.cli.inputs import parse_plan
 from winnow.cli.stats_view import stats_table
 from winnow.cli.terminal import Meter, console, interruptible, say
+from winnow.engine.request import Completion
 from winnow.errors import InputError, WinnowError
 from winnow.reading import read_text
-from winnow.runtime.generate import Completion
 from winnow.runtime.llm import LLM, Message
 
 RESET = "/reset"

@@ -12,9 +12,9 @@ from winnow.cli.inputs import fitted_ids, parse_plan, read_prompt
 from winnow.cli.inspect_model import report_of, weights_line
 from winnow.cli.stats_view import stats_table
 from winnow.cli.terminal import Meter, console, interruptible, print_json
+from winnow.engine.request import Completion
 from winnow.evaluation.evaluate import environment
 from winnow.plan import Plan
-from winnow.runtime.generate import Completion
 from winnow.runtime.llm import LLM
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from winnow.diagnosis.cutoff import Cutoff, Thresholds, recommend
 from winnow.diagnosis.layerwise import PHASES, LayerObserver, Sums
+from winnow.engine.request import Request
 from winnow.errors import InputError
 from winnow.evaluation.evaluate import Progress, cases, check_lengths, silent
 from winnow.policies.compute.turns import decode_start
-from winnow.runtime.generate import Request
 from winnow.runtime.llm import LLM
 from winnow.runtime.observer import Observer
 from winnow.sampling import SamplingParams

@@ -12,6 +12,7 @@ from torch import Tensor
 from winnow.diagnosis.diagnose import observe
 from winnow.diagnosis.shadow import Shadow, Shadowed
 from winnow.diagnosis.support_figures import Steps
+from winnow.engine.request import Request
 from winnow.errors import InputError
 from winnow.evaluation.evaluate import Progress, cases, check_lengths, silent
 from winnow.plan import Plan
@@ -19,7 +20,6 @@ from winnow.policies.base import ModelShape
 from winnow.policies.read.selection import Sizes
 from winnow.policies.read.slowfast import SlowFast
 from winnow.policies.read.trigger import boundaries_of
-from winnow.runtime.generate import Request
 from winnow.runtime.llm import LLM
 from winnow.runtime.observer import Attended, Observer
 from winnow.sampling import SamplingParams

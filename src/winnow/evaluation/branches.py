@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from winnow.engine.request import Completion, Request
+from winnow.engine.session import Session
 from winnow.evaluation.fidelity import log_probs_along
-from winnow.runtime.generate import Completion, Request
 from winnow.runtime.llm import LLM
-from winnow.runtime.session import Session
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from winnow.engine.request import Request
 from winnow.evaluation.branches import branch
 from winnow.evaluation.compare import Row, distinct, summarise, with_full
 from winnow.evaluation.evaluate import Case, Progress, Record, record_of, silent
 from winnow.evaluation.fidelity import Fidelity, distance
 from winnow.plan import Plan
-from winnow.runtime.generate import Request
 from winnow.runtime.llm import LLM
 from winnow.runtime.loading import asset
 from winnow.sampling import SamplingParams

@@ -10,9 +10,9 @@ import torch
 import transformers
 
 import winnow
+from winnow.engine.request import Completion
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
-from winnow.runtime.generate import Completion
 from winnow.runtime.llm import LLM
 from winnow.sampling import SamplingParams
 from winnow.stats import Stats

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from winnow.engine.session import Session
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
-from winnow.runtime.session import Session
 from winnow.stats import Stats
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from winnow.cache.view import View
+from winnow.engine.sampler import Sampler
 from winnow.inspector.runs import runs_of
 from winnow.inspector.texts import token_texts
 from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
@@ -14,7 +15,6 @@ from winnow.kernels.attend.reference import visible
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 from winnow.runtime.observer import Attended, Observer
-from winnow.runtime.sampling import Sampler
 from winnow.runtime.sequence import Sequence as State
 from winnow.sampling import SamplingParams
 

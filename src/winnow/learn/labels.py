@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from winnow.engine.whole import forward_pass
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
-from winnow.runtime.forward import forward_pass
 from winnow.runtime.heads import joined
 from winnow.runtime.observer import Observer
 

@@ -1,50 +1,28 @@
-"""Prefill in chunks and decode steps: the two ways rows reach a step."""
+"""A pass through the layers: how rows reach a step, and what a step leaves behind."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
-from winnow.runtime.observer import Observer
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence as State
-from winnow.runtime.sequence import new_sequence
 from winnow.runtime.step import Step
-from winnow.runtime.surprisal import surprisal_of
 
 
-@torch.inference_mode()
-def advance(
-    decoder: Decoder, batch: Sequence[tuple[State, list[int]]], *, decode: bool | Sequence[bool]
-) -> list[Tensor]:
-    """Feed each sequence its next tokens; one row for a decode step, more for a chunk of a prompt.
+def walk(
+    decoder: Decoder, batch: Sequence[tuple[State, list[int]]], phases: Sequence[bool]
+) -> Generator[int, None, list[Tensor]]:
+    """One pass of some sequences through the layers, each fed its next tokens, that can be halted between two layers.
 
-    batch: (state, token ids) pairs, each state once. decode: whether the rows are decode-phase, for all or for each.
-    Returns for each the hidden states [rows, hidden] of the rows that reached the end of the last layer, the last
-    token's last; none where the compute policy waits for the rest of the prompt. States are one step further; more
-    than one where a keep policy compresses the caches in the middle of the tokens.
+    batch: (state, token ids), each state once, none across a boundary at which its caches are compressed; one row for a
+    decode step, more for a chunk of a prompt. phases: whether the rows of each are decode-phase.
+    Yields how many rows have just gone through a layer. Returns for each the hidden states [rows, hidden] of the rows
+    that reached the end of the last layer, the last token's last; none where the compute policy waits for the rest of
+    the prompt. The states are one step further then, and of no use if the walk is not finished.
     """
-    phases = [decode] * len(batch) if isinstance(decode, bool) else decode
-    hidden: list[list[Tensor]] = [[] for _ in batch]
-    rest = [tokens for _, tokens in batch]
-    while going := [index for index, tokens in enumerate(rest) if tokens]:
-        pieces = []
-        for index in going:
-            state = batch[index][0]
-            end = state.boundary()
-            count = len(rest[index]) if end is None else end - state.position
-            pieces.append((state, rest[index][:count]))
-            rest[index] = rest[index][count:]
-        rows = _step(decoder, pieces, [phases[index] for index in going])
-        for index, each in zip(going, rows, strict=True):
-            hidden[index].append(each)
-    return [each[0] if len(each) == 1 else torch.cat(each) for each in hidden]
-
-
-def _step(decoder: Decoder, batch: list[tuple[State, list[int]]], phases: list[bool]) -> list[Tensor]:
-    """One step of all sequences in `batch`, which does not go across a boundary of any; returns as `advance`."""
     ids = torch.tensor([token for _, tokens in batch for token in tokens], device=decoder.device)
     everywhere = torch.tensor(
         [position for state, tokens in batch for position in range(state.position, state.position + len(tokens))],
@@ -58,8 +36,7 @@ def _step(decoder: Decoder, batch: list[tuple[State, list[int]]], phases: list[b
             state.reader.begin(tokens[-1])
         segments.append(Segment(state, start, stop, state.position, everywhere[start:stop], phase, known))
         start = stop
-    with decoder.driving():
-        hidden = Step(decoder, segments).run(ids)
+    hidden = yield from Step(decoder, segments).walk(ids)
     for (state, tokens), phase, rows in zip(batch, phases, hidden, strict=True):
         _count_full(decoder, state, len(tokens), phase)
         state.advance(decoder, tokens, rows)
@@ -72,46 +49,21 @@ def _step(decoder: Decoder, batch: list[tuple[State, list[int]]], phases: list[b
 
 
 @torch.inference_mode()
+def finish(decoder: Decoder, steps: Generator[int, None, list[Tensor]]) -> list[Tensor]:
+    """The result of `walk`, without a halt."""
+    with decoder.driving():
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast(list[Tensor], end.value)
+
+
+@torch.inference_mode()
 def logits_of(decoder: Decoder, hidden: Tensor) -> Tensor:
     """[rows, hidden] -> [rows, vocab] float32."""
     with decoder.driving():
         return decoder.logits(hidden)
-
-
-def prefill(
-    decoder: Decoder, state: State, ids: list[int], chunk: int, progress: Callable[[int], None] = lambda tokens: None
-) -> Tensor:
-    """Process a prompt, `chunk` tokens a step; returns the logits after it, [vocab] float32. progress: tokens done."""
-    done = 0
-    while done < len(ids):
-        end = state.boundary()  # steps begin anew there, rather than leave slivers on both sides
-        piece = ids[done : done + (chunk if end is None else min(chunk, end - state.position))]
-        [hidden] = advance(decoder, [(state, piece)], decode=False)
-        done += len(piece)
-        progress(len(piece))
-    return logits_of(decoder, hidden[-1:])[0]
-
-
-def decode(decoder: Decoder, batch: Sequence[tuple[State, int]]) -> Tensor:
-    """One decode step of every sequence in `batch` (state, token id); returns logits [len(batch), vocab] float32."""
-    hidden = advance(decoder, [(state, [token]) for state, token in batch], decode=True)
-    return logits_of(decoder, torch.cat([rows[-1:] for rows in hidden]))
-
-
-def forward_pass(decoder: Decoder, ids: list[int], chunk: int, observer: Observer | None = None) -> Iterator[Tensor]:
-    """A text under full attention, `chunk` tokens a step; yields [tokens of the step, hidden] after the last layer."""
-    state = new_sequence(decoder, Plan(), len(ids), len(ids), chunk)
-    state.observer = observer
-    for start in range(0, len(ids), chunk):
-        [hidden] = advance(decoder, [(state, ids[start : start + chunk])], decode=False)
-        yield hidden
-
-
-def surprisals(decoder: Decoder, ids: list[int], chunk: int) -> Iterator[Tensor]:
-    """-ln P of every token but the first under full attention, [tokens] float32 for every `chunk` tokens fed."""
-    following = [torch.tensor(ids[at : at + chunk], device=decoder.device) for at in range(1, len(ids), chunk)]
-    for hidden, tokens in zip(forward_pass(decoder, ids[:-1], chunk), following, strict=True):
-        yield surprisal_of(decoder, hidden, tokens)
 
 
 def _count_full(decoder: Decoder, state: State, rows: int, phase: bool) -> None:

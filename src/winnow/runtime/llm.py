@@ -9,6 +9,11 @@ from jinja2 import TemplateError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from winnow.engine.engine import Engine
+from winnow.engine.request import Completion, Request
+from winnow.engine.services import ModelScorer
+from winnow.engine.session import Session
+from winnow.engine.whole import forward_pass, surprisals
 from winnow.errors import InputError, ModelError, PlanError
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
@@ -16,13 +21,10 @@ from winnow.reading import check_text
 from winnow.runtime.adapters import find_adapter, load_adapter, trained_in
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
-from winnow.runtime.forward import forward_pass, logits_of, surprisals
-from winnow.runtime.generate import Completion, Request, run
+from winnow.runtime.forward import logits_of
 from winnow.runtime.heads import RetainingHeads
 from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, load, move, parse_device, parse_dtype, rounded_copy
 from winnow.runtime.observer import Observer
-from winnow.runtime.scorer import ModelScorer
-from winnow.runtime.session import Session
 from winnow.runtime.truncate import Part, check_part, cut, start_of_text
 from winnow.sampling import SamplingParams
 
@@ -132,44 +134,62 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | None = None,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        plan: str | Plan | None = None,
+        plan: str | Plan | Sequence[str | Plan] | None = None,
         truncate: Part | None = None,
         progress: Callable[[int], None] = lambda tokens: None,
     ) -> list[Completion]:
         """Continue each prompt (text or token ids); the completions come in the order of the prompts and samples.
 
-        params: greedy and 128 tokens unless said otherwise. plan: instead of the model's. truncate: which part of a
+        params: greedy and 128 tokens unless said otherwise; one for all prompts, or one for each. plan: instead of the
+        model's, likewise. truncate: which part of a
         prompt that is too long for the model's positions to take away, "head", "middle" or "tail"; special tokens at
         its start stay; None: refuse it. progress: called with the number of prompt tokens just processed.
         Raises InputError, CapacityError or PlanError before any work is done.
         """
-        requests = self._requests(_many(prompts), params, plan, truncate)
-        ended = [
-            running.completion()
-            for running, _ in run(
-                self.decoder,
-                self.tokenizer,
-                requests,
-                chunk=self.prefill_chunk,
-                max_batch=self.max_batch,
-                progress=progress,
-            )
-            if running.finish_reason is not None
-        ]
+        requests = self.check(prompts, params, plan=plan, truncate=truncate)
+        ended = []
+        with self.engine(progress=progress) as engine:
+            for request in requests:
+                engine.enqueue(request)
+            for output in engine.run():
+                if output.completion is not None:
+                    ended.append(_unless_failed(output.completion))
         return sorted(ended, key=lambda completion: (completion.prompt_index, completion.sample_index))
+
+    def engine(
+        self,
+        *,
+        max_step_tokens: int | None = None,
+        max_step_s: float | None = None,
+        max_cache_bytes: int | None = None,
+        max_sequences: int | None = None,
+        progress: Callable[[int], None] = lambda tokens: None,
+    ) -> Engine:
+        """What continues requests that come and go at any time; see `Engine`."""
+        return Engine(
+            self,
+            max_step_tokens=max_step_tokens,
+            max_step_s=max_step_s,
+            max_cache_bytes=max_cache_bytes,
+            max_sequences=max_sequences,
+            progress=progress,
+        )
 
     def check(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | None = None,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        plan: str | Plan | None = None,
+        plan: str | Plan | Sequence[str | Plan] | None = None,
         truncate: Part | None = None,
     ) -> list[Request]:
         """Raise what `generate` would raise for these before any work: InputError, CapacityError or PlanError."""
-        return self._requests(_many(prompts), params, plan, truncate)
+        many = _many(prompts)
+        each = zip(many, _each(params, len(many), "params"), _each(plan, len(many), "plan"), strict=True)
+        check_part(truncate)
+        return [self._request(index, *asked, truncate) for index, asked in enumerate(each)]
 
     def room(self, new: int, plan: str | Plan | None = None) -> int | None:
         """The most tokens of a prompt that leave positions for `new` tokens under a plan; None: there is no limit."""
@@ -196,8 +216,8 @@ class LLM:
             raise InputError(f"n={params.n}: a stream shows one sample; use generate")
         if self.tokenizer is None:
             raise InputError("the model has no tokenizer, so there is no text to stream; use generate with token ids")
-        requests = self._requests([prompt], params, plan, truncate)
-        return self._stream(requests, progress, on_finish)
+        [request] = self.check([prompt], params, plan=plan, truncate=truncate)
+        return self._stream(request, progress, on_finish)
 
     def chat(
         self,
@@ -293,15 +313,15 @@ class LLM:
         self.decoder.heads(None).save(directory)
 
     def _stream(
-        self, requests: list[Request], progress: Callable[[int], None], on_finish: Callable[[Completion], None]
+        self, request: Request, progress: Callable[[int], None], on_finish: Callable[[Completion], None]
     ) -> Iterator[str]:
-        for running, piece in run(
-            self.decoder, self.tokenizer, requests, chunk=self.prefill_chunk, max_batch=1, progress=progress
-        ):
-            if piece:
-                yield piece
-            if running.finish_reason is not None:
-                on_finish(running.completion())
+        with self.engine(progress=progress) as engine:
+            engine.enqueue(request)
+            for output in engine.run():
+                if output.text:
+                    yield output.text
+                if output.completion is not None:
+                    on_finish(_unless_failed(output.completion))
 
     def _plan(self, plan: str | Plan | None) -> Plan:
         chosen = self.plan if plan is None else Plan.parse(plan)
@@ -310,25 +330,19 @@ class LLM:
             self.trained.check(chosen, self.decoder.shape)
         return chosen
 
-    def _requests(
-        self, prompts: list[Prompt], params: SamplingParams | None, plan: str | Plan | None, truncate: Part | None
-    ) -> list[Request]:
+    def _request(
+        self, index: int, prompt: Prompt, params: Any, plan: str | Plan | None, truncate: Part | None
+    ) -> Request:
         """Check everything before anything runs."""
         params, chosen = _checked(params), self._plan(plan)
-        check_part(truncate)
         if params.stop and self.tokenizer is None:
             raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
-        services = self.services
-        chosen.prepare(services)
+        ids = self.token_ids(prompt, index)
+        if truncate is not None and (room := self.room(params.max_tokens, chosen)) is not None and len(ids) > room:
+            ids = cut(ids, room, truncate, start_of_text(ids, self.tokenizer)).ids
+        chosen.prepare(self.services, ids, params.max_tokens)
         stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.end_tokens())
-        requests = []
-        for index, prompt in enumerate(prompts):
-            ids = self.token_ids(prompt, index)
-            if truncate is not None and (room := self.room(params.max_tokens, chosen)) is not None and len(ids) > room:
-                ids = cut(ids, room, truncate, start_of_text(ids, self.tokenizer)).ids
-            chosen.prepare(services, ids, params.max_tokens)
-            requests.append(Request(index, ids, params, chosen, stop))
-        return requests
+        return Request(index, ids, params, chosen, stop)
 
     def token_ids(self, prompt: Prompt, index: int = 0) -> list[int]:
         """Token ids of a prompt that is text or ids. Raises InputError, naming prompt `index`, where it is neither."""
@@ -366,10 +380,7 @@ def _checked(params: Any) -> SamplingParams:
     if params is None:
         return SamplingParams()
     if not isinstance(params, SamplingParams):
-        way = (
-            "give one for all prompts" if isinstance(params, (list, tuple)) else "write SamplingParams(max_tokens=...)"
-        )
-        raise InputError(f"params must be SamplingParams, not a {type(params).__name__}; {way}")
+        raise InputError(f"params must be SamplingParams, not a {type(params).__name__}; write SamplingParams(...)")
     return params
 
 
@@ -404,6 +415,21 @@ def _many(prompts: Any) -> list[Any]:
     if not items:
         raise InputError("there are no prompts; give at least one")
     return [items] if all(isinstance(item, int) for item in items) else items
+
+
+def _each(given: Any, count: int, name: str) -> list[Any]:
+    """What is given once for all prompts, or once for each, as a list. Raises InputError where the counts differ."""
+    if not isinstance(given, (list, tuple)):
+        return [given] * count
+    if len(given) != count:
+        raise InputError(f"{name}: {len(given)} for {count} prompts; give one for all, or one for each")
+    return list(given)
+
+
+def _unless_failed(completion: Completion) -> Completion:
+    if completion.error is not None:
+        raise completion.error
+    return completion
 
 
 def _listed(ids: Any) -> Any:

@@ -5,6 +5,7 @@ attention works per segment. Between two layers a compute policy may let rows of
 and let others go on that an earlier step set aside there.
 """
 
+from collections.abc import Generator
 from dataclasses import replace
 
 import torch
@@ -27,8 +28,11 @@ class Step:
         self.most = max(rows, *(s.sequence.chunk for s in segments))  # rows that go through a layer together
         self.blocks = self._blocks()
 
-    def run(self, ids: Tensor) -> list[Tensor]:
-        """[rows] token ids -> for each segment [rows, hidden] after the last layer, of the rows that reached it."""
+    def walk(self, ids: Tensor) -> Generator[int, None, list[Tensor]]:
+        """[rows] token ids -> for each segment [rows, hidden] after the last layer, of the rows that reached it.
+
+        Yields after every block of every layer how many rows it had.
+        """
         hidden = self.decoder.embed(ids)[0]
         for layer in range(self.decoder.shape.layers):
             hidden = self._enter(layer, hidden)
@@ -38,9 +42,11 @@ class Step:
             for segment in self.segments:
                 segment.sequence.stats.rows_computed += segment.rows
                 segment.sequence.stats.revived_rows += segment.late
+            done = []
             for block in self.blocks:
                 block.layer = layer
-            done = [self.decoder.layer(layer, hidden[None, block.rows], block)[0] for block in self.blocks]
+                done.append(self.decoder.layer(layer, hidden[None, block.rows], block)[0])
+                yield len(done[-1])
             hidden = done[0] if len(done) == 1 else torch.cat(done)
         self._tell(self.decoder.shape.layers, hidden)
         return [hidden[segment.start : segment.stop] for segment in self.segments]

@@ -105,6 +105,10 @@ class ReadPolicy(Policy):
     def prepare(self, scorer: Scorer) -> None:
         """Raise, before any work, what `reader` would raise for want of a tokenizer or of tokens in it."""
 
+    def bound(self, shape: ModelShape, prompt: int, new: int) -> int:
+        """The most bytes that `reader` ever holds besides the caches, for `new` tokens after a prompt."""
+        return 0
+
     def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
         """What is known of a sequence before its prompt of `prompt` tokens is processed."""
         return Reader()

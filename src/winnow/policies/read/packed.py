@@ -7,6 +7,7 @@ from torch import Tensor
 
 from winnow.cache.view import View
 from winnow.kernels.pack import pack
+from winnow.policies.base import ModelShape
 
 
 @dataclass
@@ -26,6 +27,11 @@ class Buffers:
         keys, values = (view.keys.new_empty(kv_heads, units, head_dim) for _ in range(2))
         scores = torch.empty(kv_heads, selected, device=keys.device)
         return cls(keys, values, view.positions.new_empty(kv_heads, units), scores)
+
+    @staticmethod
+    def bytes_of(shape: ModelShape, units: int, selected: int = 0) -> int:
+        """Bytes of such a copy in one layer of a model."""
+        return shape.kv_heads * (units * (shape.unit_bytes + 8) + 4 * selected)
 
     def fill(self, view: View, index: Tensor) -> None:
         """Copy the units of a view at `index`, [kv_heads, units]."""

@@ -64,6 +64,13 @@ class Quest(ReadPolicy):
             f"dense_layers={self.dense_layers} is more than the model's {shape.layers} layers",
         )
 
+    def bound(self, shape: ModelShape, prompt: int, new: int) -> int:
+        pages = (prompt + new) // self.page
+        if pages * self.page < self.budget:
+            return 0
+        bounds = (shape.layers - self.dense_layers) * pages * shape.kv_heads * shape.unit_bytes
+        return bounds + Buffers.bytes_of(shape, self.budget - self.page)
+
     def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
         return QuestReader(self)
 

@@ -9,6 +9,7 @@ from winnow.kernels.select import Fusion
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import ModelShape, Scorer
 from winnow.policies.read.base import Reader, ReadPolicy
+from winnow.policies.read.packed import Buffers
 from winnow.policies.read.selectors import AlphaFair, Attention, Peaks, Persist, Pooled, Selector
 from winnow.policies.read.slowfast_reader import SlowFastReader
 from winnow.policies.read.trigger import Chance, Never, Periodic, Sentence, Trigger, boundaries_of
@@ -150,6 +151,15 @@ class SlowFast(ReadPolicy):
                 "slowfast: the tokenizer has no token that ends a sentence (such as '.', '?' or '!'); use "
                 "trigger='periodic'"
             )
+
+    def bound(self, shape: ModelShape, prompt: int, new: int) -> int:
+        heard = min(self.bootstrap, prompt) * (shape.q_heads * shape.unit_bytes // 2 + 8)
+        if self.sink + self.budget + self.recent > prompt + new:
+            return shape.layers * heard
+        copy = Buffers.bytes_of(shape, self.sink + self.budget, self.budget)
+        tail = self.recent * (shape.kv_heads * (shape.unit_bytes + 8))
+        copies = 1 if self.publish_delay == 0 else self.publish_delay + 2  # read, made, and those to be read later
+        return shape.layers * (heard + copies * (copy + tail))
 
     def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
         self.prepare(scorer)

@@ -81,6 +81,10 @@ class Tidal(ReadPolicy):
         middle = [layer for layer in below if layer >= max(2, shape.layers // 2)][:1]
         return tuple(sorted({*third, *middle}))
 
+    def bound(self, shape: ModelShape, prompt: int, new: int) -> int:
+        kept = self.budget + 1
+        return Buffers.bytes_of(shape, kept) + 8 * shape.kv_heads * kept if kept < prompt + new else 0
+
     def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
         return TidalReader(self.selecting(shape), self.budget)
 

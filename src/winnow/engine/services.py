@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from winnow.engine.whole import surprisals
 from winnow.errors import InputError
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.first import plant
-from winnow.runtime.forward import surprisals
 from winnow.runtime.heads import RetainingHeads
 from winnow.runtime.loading import load
 from winnow.runtime.sequence import Sequence, new_sequence

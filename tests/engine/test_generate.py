@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrain
 from models import SMALL, small_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
+from winnow.engine.text import TextStream
 from winnow.errors import CapacityError, InputError, ModelError, PlanError, UnsupportedModelError
-from winnow.runtime.text import TextStream
 
 GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
 

@@ -3,19 +3,20 @@
 import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from winnow.engine.job import Job, run
+from winnow.engine.request import Completion, Request
+from winnow.engine.sample import Sample
+from winnow.engine.services import admit
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
 from winnow.policies.keep.base import Moment
-from winnow.runtime.forward import decode, prefill
-from winnow.runtime.generate import Completion, Request, Running, continue_all
 from winnow.runtime.observer import Observer
-from winnow.runtime.scorer import admit
 from winnow.runtime.sequence import HEADROOM
 from winnow.runtime.sequence import Sequence as State
 from winnow.stats import Stats
@@ -62,17 +63,22 @@ class Session:
         Returns float32 logits: after the prompt [1, vocab], later [len(ids), vocab], after each token.
         Raises InputError, CapacityError or PlanError before anything is fed.
         """
-        start, tokens = time.perf_counter(), self._llm.token_ids(ids)
+        start, tokens, first = time.perf_counter(), self._llm.token_ids(ids), self._begun is None
         if self._begun is None:
-            rows = self._prefill(tokens, progress)[None].clone()  # what inference made cannot be written to
-            self._seconds[0] = time.perf_counter() - start
+            state = self._admit(tokens)
+            progress(state.omitted)
+            fed = _Fed(state, self.prompt, progress=progress)
         else:
             self._check_room(len(tokens))
-            rows = torch.cat([decode(self._llm.decoder, [(self._begun, token)]) for token in tokens])
+            fed = _Fed(self._begun, [], tokens[0], following=tokens[1:])
             self._fed += len(tokens)
-        self._seconds[1] += time.perf_counter() - start
-        self.logits = rows[-1]
-        return rows
+        run(self._llm.decoder, [fed], self._llm.prefill_chunk)
+        took = time.perf_counter() - start
+        self._seconds[1] += took
+        if first:
+            self._seconds[0] = took
+        self.logits = fed.rows[-1]
+        return torch.stack(fed.rows)
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
         """Begin with units instead of a prompt, the same in every layer, held as the plan holds them after a prefill.
@@ -92,12 +98,10 @@ class Session:
     def generate(self, request: Request) -> Completion:
         """Answer one request of `LLM.check` whose prompt is all that has been fed; the session ends with it."""
         llm, started = self._llm, time.perf_counter() - self._seconds[0]
-        running = Running.of(request, self.state, llm.tokenizer, llm.device, started)
-        running.take(self.logits)
-        while running.finish_reason is None:
-            for _ in continue_all(llm.decoder, [running]):
-                pass
-        return running.completion()
+        sample = Sample.of(request, self.state, llm.tokenizer, started)
+        sample.take(self.logits)
+        run(llm.decoder, [sample], llm.prefill_chunk)
+        return sample.completion()
 
     @property
     def stats(self) -> Stats:
@@ -145,11 +149,6 @@ class Session:
         self._begun.observer = self._observer
         return self._begun
 
-    def _prefill(self, ids: list[int], progress: Callable[[int], None]) -> Tensor:
-        state = self._admit(ids)
-        progress(state.omitted)
-        return prefill(self._llm.decoder, state, self.prompt, self._llm.prefill_chunk, progress)
-
     def _check_room(self, tokens: int) -> None:
         if not self.state.caches:
             raise InputError("the session is closed; make a new one")
@@ -165,13 +164,26 @@ def feed_together(sessions: Sequence[Session], tokens: Sequence[int]) -> Tensor:
     for session in sessions:
         session._check_room(1)
     start = time.perf_counter()
-    batch = [(session.state, token) for session, token in zip(sessions, tokens, strict=True)]
-    rows = decode(sessions[0]._llm.decoder, batch)
-    for session, row in zip(sessions, rows, strict=True):
-        session.logits = row
+    fed = [_Fed(session.state, [], token) for session, token in zip(sessions, tokens, strict=True)]
+    run(sessions[0]._llm.decoder, fed, len(fed))
+    for session, each in zip(sessions, fed, strict=True):
+        session.logits = each.rows[-1]
         session._fed += 1
         session._seconds[1] += time.perf_counter() - start
-    return rows
+    return torch.stack([session.logits for session in sessions])
+
+
+@dataclass(eq=False, kw_only=True)
+class _Fed(Job):
+    """Feeds the tokens that it is given and keeps the logits. following: the tokens after the next."""
+
+    following: list[int] = field(default_factory=list)
+    rows: list[Tensor] = field(default_factory=list)
+
+    def take(self, logits: Tensor) -> None:
+        self.rows.append(logits.clone())  # what inference made cannot be written to
+        if len(self.rows) <= len(self.following):
+            self.token = self.following[len(self.rows) - 1]
 
 
 @torch.inference_mode()

@@ -6,11 +6,11 @@ import torch
 from models import small_model, stock_logits
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
+from winnow.engine.session import feed_together
 from winnow.errors import CapacityError, InputError, PlanError
 from winnow.policies.registry import POLICIES
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
 from winnow.runtime.observer import Observer
-from winnow.runtime.session import feed_together
 
 PROMPT = 31
 PLANS = (

@@ -1,0 +1,62 @@
+"""The most bytes that a sequence under a plan can ever hold: what a request is admitted by."""
+
+from winnow.plan import Plan
+from winnow.policies.base import ModelShape
+from winnow.policies.compute.base import Deep
+
+POSITION = SCORE = 4  # bytes of a float32; a position has twice as many
+
+
+def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep | None = None) -> int:
+    """Bytes of units and of all that policies hold beside them, at most, for `new` tokens after a prompt.
+
+    prompt: its tokens, before anything shortens it; chunk: the most rows of it in a step. deep: what the compute policy
+    says of it. The sum of closed formulas, each of which may be above what is held, never below.
+    """
+    units = _units(plan, shape, prompt, new, chunk, deep or Deep.none(prompt))
+    figures = [
+        SCORE * (plan.keep.scores_units(window) + plan.read.norms) + 2 * POSITION * (not plan.keep.same_in_layers)
+        for window in shape.windows
+    ]
+    held = sum(
+        count * shape.kv_heads * (shape.unit_bytes + beside) for count, beside in zip(units, figures, strict=True)
+    )
+    return (
+        held
+        + _parked(plan, shape, prompt, new, deep)
+        + plan.read.bound(shape, prompt, new)
+        + _told(plan, shape, prompt + new)
+    )
+
+
+def _units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep) -> list[int]:
+    """Per layer, the most units that a KV head holds; 0 where a layer uses another one's."""
+    compute, keep = plan.compute, plan.keep
+    from_prompt = compute.prompt_units(shape, prompt, deep)
+    projections, transient = compute.projections(shape), compute.transient(shape)
+    returns = compute.revives or compute.drops_below  # then a layer has, or has had, what it lacks after the prompt
+    gathers = min(compute.entrances(shape), default=shape.layers) if compute.waits else shape.layers
+    most = []
+    for layer, window in enumerate(shape.windows):
+        if layer in projections and projections[layer].holder != layer:
+            most.append(0)
+            continue
+        count = (prompt if returns else min(prompt, from_prompt[layer])) + new
+        if layer in transient:
+            count += min(chunk, prompt + new)  # rows of a step, until it ends
+        limit = keep.bound(prompt, new, chunk, None if compute.revives else window)
+        most.append(count if limit is None or layer >= gathers else min(count, limit))
+    return most
+
+
+def _parked(plan: Plan, shape: ModelShape, prompt: int, new: int, deep: Deep | None) -> int:
+    """Hidden states of stopped tokens and their positions, and the positions of those that go on."""
+    compute = plan.compute
+    each = shape.hidden * shape.element_bytes + 2 * POSITION
+    parked = len(compute.entrances(shape)) * (prompt + new) * each if compute.waits else 0
+    return parked + 2 * POSITION * (0 if deep is None else len(deep))
+
+
+def _told(plan: Plan, shape: ModelShape, tokens: int) -> int:
+    """How surprising tokens are, and the last row, of which the next one's follows."""
+    return 0 if plan.keep.surprisal is None else SCORE * tokens + shape.hidden * shape.element_bytes

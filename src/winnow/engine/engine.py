@@ -1,0 +1,210 @@
+"""Many requests at once, one step at a time: whoever has an answer under way goes first, prompts fill the rest."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from winnow.engine.bound import bound_bytes
+from winnow.engine.entry import Entry
+from winnow.engine.job import step
+from winnow.engine.pace import Pace
+from winnow.engine.request import Output, Request
+from winnow.errors import CapacityError, InputError
+from winnow.plan import Plan
+from winnow.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from winnow.runtime.llm import LLM, Prompt
+    from winnow.runtime.truncate import Part
+
+
+class Engine:
+    """Continues requests together; they come and go between any two steps.
+
+    In a step every running sample is fed its newest token, and with them go the next tokens of prompts, first come
+    first served. A request is admitted when the most bytes that it can ever hold, by its plan's closed formulas, fit
+    beside those of the others: nothing that has begun is ever pushed out. `add` and `abort` may be called from any
+    thread; one at a time steps.
+
+    Args:
+        llm: the model, and the plan that a request has unless it names one.
+        max_step_tokens: rows in a step, decode rows included; small: short gaps between tokens, large: prompts are
+            done sooner. None: the model's `prefill_chunk`.
+        max_step_s: how long a step may take, as far as fewer tokens of prompts can bring that about; their number
+            follows from what steps have taken.
+        max_cache_bytes: of all that requests hold together. None: whatever they need.
+        max_sequences: samples continued at once. None: the model's `max_batch`.
+        progress: called with the number of prompt tokens just processed.
+    Raises:
+        InputError: a limit below 1.
+    """
+
+    def __init__(
+        self,
+        llm: "LLM",
+        *,
+        max_step_tokens: int | None = None,
+        max_step_s: float | None = None,
+        max_cache_bytes: int | None = None,
+        max_sequences: int | None = None,
+        progress: Callable[[int], None] = lambda tokens: None,
+    ) -> None:
+        limits = {
+            "max_step_tokens": max_step_tokens,
+            "max_cache_bytes": max_cache_bytes,
+            "max_sequences": max_sequences,
+        }
+        for name, value in limits.items():
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise InputError(f"{name}={value!r} must be a whole number of at least 1")
+        if max_step_s is not None and not max_step_s > 0:
+            raise InputError(f"max_step_s={max_step_s!r} must be above 0")
+        self._llm, self._progress = llm, progress
+        self.max_step_tokens = max_step_tokens or llm.prefill_chunk
+        self.max_cache_bytes, self.max_sequences = max_cache_bytes, max_sequences or llm.max_batch
+        self._pace = None if max_step_s is None else Pace(max_step_s, self.max_step_tokens)
+        self._waiting: deque[Entry] = deque()
+        self._running: list[Entry] = []
+        self._aborted: set[int] = set()
+        self._outputs: list[Output] = []
+        self._count, self._closed = 0, False
+        self._inbox = threading.Lock()  # of what other threads reach: never held during a step
+        self._stepping = threading.RLock()
+
+    def add(
+        self,
+        prompt: "Prompt",
+        params: SamplingParams | None = None,
+        *,
+        plan: str | Plan | None = None,
+        truncate: "Part | None" = None,
+    ) -> int:
+        """Queue a prompt (text or token ids); returns the id that its outputs carry.
+
+        Raises InputError, PlanError or CapacityError as `LLM.generate`, and CapacityError where it can never fit.
+        """
+        [request] = self._llm.check([prompt], params, plan=plan, truncate=truncate)
+        return self.enqueue(request)
+
+    def enqueue(self, request: Request) -> int:
+        """Queue a request of `LLM.check`. Raises CapacityError where it can never fit, InputError after `close`."""
+        arrived, llm, params = time.perf_counter(), self._llm, request.params
+        deep = request.plan.compute.deep(request.ids, llm.services)
+        shape, new = llm.decoder.shape, params.max_tokens - 1
+        bound = bound_bytes(request.plan, shape, len(request.ids), new, self.max_step_tokens, deep)
+        if self.max_cache_bytes is not None and (needed := params.n * bound) > self.max_cache_bytes:
+            raise CapacityError(
+                f"{len(request.ids)} prompt tokens and max_tokens={params.max_tokens}, {params.n} times, hold up to "
+                f"{needed:,} bytes under {request.plan}, more than max_cache_bytes={self.max_cache_bytes:,}; shorten "
+                "the prompt, ask for less, or use a plan that keeps less"
+            )
+        with self._inbox:
+            if self._closed:
+                raise InputError("the engine is closed; make a new one")
+            self._count += 1
+            entry = Entry(self._count, request, arrived, bound, self._outputs.append, self._progress)
+            self._waiting.append(entry)
+        return entry.id
+
+    def abort(self, request_id: int) -> None:
+        """End a request wherever it is; its bytes go back before the next step. Of one that has ended: nothing.
+
+        Raises InputError where there never was such a request.
+        """
+        with self._inbox:
+            if not 0 < request_id <= self._count:
+                raise InputError(f"there is no request {request_id}")
+            self._aborted.add(request_id)
+        if self._stepping.acquire(blocking=False):  # else whoever steps does it
+            try:
+                self._sweep()
+            finally:
+                self._stepping.release()
+
+    def step(self) -> list[Output]:
+        """One pass through the model; returns what it brought, aborts since the last step included."""
+        with self._stepping:
+            self._sweep()
+            self._admit()
+            jobs = [job for entry in self._running for job in entry.jobs if job.pending]
+            if jobs:
+                decodes = sum(job.token is not None for job in jobs)
+                allowed = self.max_step_tokens
+                if self._pace is not None:
+                    allowed = min(allowed, decodes + self._pace.rows)
+                started = time.perf_counter()
+                fed = step(self._llm.decoder, jobs, allowed)
+                if self._pace is not None:
+                    self._pace.note(fed, time.perf_counter() - started)
+            self._sweep()
+            outputs, self._outputs[:] = list(self._outputs), []
+            return outputs
+
+    def run(self) -> Iterator[Output]:
+        """Step until nothing is left to do."""
+        while not self.idle:
+            yield from self.step()
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would do nothing."""
+        return not (self._waiting or self._running or self._outputs)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not been admitted yet."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Samples that are being continued, or will be when their prompt is done."""
+        return sum(entry.alive for entry in self._running)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most bytes that all that is running can come to hold."""
+        return sum(entry.alive * entry.bound for entry in self._running)
+
+    def close(self) -> None:
+        """End everything and give the memory back; nothing can be added after."""
+        with self._inbox:
+            self._closed = True
+            self._aborted.update(entry.id for entry in (*self._waiting, *self._running))
+        with self._stepping:
+            self._sweep()
+            self._outputs.clear()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def _sweep(self) -> None:
+        """End what was aborted, and forget what has ended."""
+        with self._inbox:
+            aborted, self._aborted = self._aborted, set()
+            waiting = [entry for entry in self._waiting if entry.id in aborted]
+            for entry in waiting:
+                self._waiting.remove(entry)
+        for entry in (*waiting, *(each for each in self._running if each.id in aborted)):
+            entry.end("abort")
+        self._running = [entry for entry in self._running if entry.alive]
+
+    def _admit(self) -> None:
+        """Begin what fits, in the order of arrival."""
+        while True:
+            with self._inbox:
+                if not self._waiting or not self._fits(self._waiting[0]):
+                    return
+                entry = self._waiting.popleft()
+                self._running.append(entry)
+            entry.begin(self._llm.decoder, self._llm.tokenizer, self.max_step_tokens)
+
+    def _fits(self, entry: Entry) -> bool:
+        wanted = entry.alive
+        if self._running and self.running + wanted > self.max_sequences:
+            return False
+        return self.max_cache_bytes is None or self.reserved_bytes + wanted * entry.bound <= self.max_cache_bytes

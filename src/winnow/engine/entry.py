@@ -1,0 +1,94 @@
+"""A request on its way through the engine: waiting, its prompt being processed, its samples being continued."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from winnow.engine.job import Job
+from winnow.engine.request import Completion, FinishReason, Output, Request
+from winnow.engine.sample import Sample
+from winnow.engine.services import admit
+from winnow.runtime.decoder import Decoder
+from winnow.stats import Stats
+
+
+@dataclass(eq=False)
+class Entry:
+    """A request and what has become of it.
+
+    bound: the most bytes that one of its samples ever holds. emit: told of every output. jobs: none while it waits;
+    its prompt; its samples, those that have ended too.
+    """
+
+    id: int
+    request: Request
+    arrived: float
+    bound: int
+    emit: Callable[[Output], None]
+    progress: Callable[[int], None]
+    jobs: list[Job] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def alive(self) -> int:
+        """Samples that have not ended."""
+        if self.ended:
+            return 0
+        samples = [job for job in self.jobs if isinstance(job, Sample)]
+        return sum(sample.finish_reason is None for sample in samples) if samples else self.request.params.n
+
+    def begin(self, decoder: Decoder, tokenizer: PreTrainedTokenizerBase | None, chunk: int) -> None:
+        """Make room for the prompt; `chunk`: the most rows of it in a step."""
+        request = self.request
+        try:
+            # The last of the new tokens is never fed.
+            state, prompt = admit(decoder, tokenizer, request.plan, request.ids, request.params.max_tokens - 1, chunk)
+        except Exception as error:
+            self.end("error", error)
+            return
+        self.progress(state.omitted)
+        self.jobs = [_Prompt(state, prompt, progress=self.progress, entry=self, tokenizer=tokenizer)]
+
+    def end(self, reason: FinishReason, error: BaseException | None = None) -> None:
+        """Stop it wherever it is."""
+        if self.ended:
+            return
+        running = [job for job in self.jobs if isinstance(job, Sample)]
+        for sample in running:
+            if sample.finish_reason is None:
+                sample.end(reason)
+        if running:
+            return
+        stats = self.jobs[0].state.stats if self.jobs else Stats(prompt_tokens=len(self.request.ids))
+        for job in self.jobs:
+            job.state.measure()
+            job.state.release()
+        self.ended, self.jobs = True, []
+        for index in range(self.request.params.n):
+            completion = Completion("", [], reason, stats, self.request.index, index, error=error)
+            self.emit(Output(self.id, index, [], "", completion))
+
+
+@dataclass(eq=False, kw_only=True)
+class _Prompt(Job):
+    """The prompt of a request; where it ends, its samples begin."""
+
+    entry: Entry
+    tokenizer: PreTrainedTokenizerBase | None
+
+    def take(self, logits: Tensor) -> None:
+        entry, request = self.entry, self.entry.request
+        states = [self.state.fork() for _ in range(request.params.n - 1)] + [self.state]
+        samples = [
+            Sample.of(request, state, self.tokenizer, entry.arrived, index, emit=entry.emit, request_id=entry.id)
+            for index, state in enumerate(states)
+        ]
+        entry.jobs = list(samples)
+        for sample in samples:
+            sample.take(logits)
+
+    def fail(self, error: BaseException) -> None:
+        super().fail(error)
+        self.entry.end("error", error)

@@ -1,0 +1,160 @@
+"""A sequence and what it is to be fed, and the steps that feed many of them at once."""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from winnow.runtime.decoder import Decoder
+from winnow.runtime.forward import finish, logits_of, walk
+from winnow.runtime.sequence import Sequence as State
+
+
+@dataclass(eq=False)
+class Job:
+    """A sequence that is to be fed the tokens of its prompt and then one token at a time.
+
+    prompt: what is left of it; token: what a decode step feeds next, None where there is nothing to feed. progress:
+    told of prompt tokens that have been processed. error: what kept it from going on. Subclasses say what becomes of
+    the logits.
+    """
+
+    state: State
+    prompt: list[int]
+    token: int | None = None
+    progress: Callable[[int], None] = field(default=lambda tokens: None, repr=False)
+    error: BaseException | None = None
+    _walk: "_Walk | None" = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything to feed."""
+        return bool(self.prompt) or self.token is not None
+
+    def take(self, logits: Tensor) -> None:
+        """What follows the prompt, or the token of a decode step. logits: [vocab] float32."""
+        raise TypeError(f"{type(self).__name__} does not say what becomes of logits")
+
+    def passed(self, hidden: Tensor) -> None:
+        """Rows of the prompt have left the last layer, [rows, hidden]; fewer than went in where some stopped."""
+
+    def fail(self, error: BaseException) -> None:
+        """A step that was feeding it has raised; its state is of no more use."""
+        self.prompt, self.token, self._walk, self.error = [], None, None, error
+
+    def _piece(self, rows: int) -> list[int]:
+        """The next tokens of the prompt, at most `rows`, and not across a point at which the caches are compressed."""
+        end = self.state.boundary()  # steps begin anew there, rather than leave slivers on both sides
+        return self.prompt[: rows if end is None else min(rows, end - self.state.position)]
+
+    def _gathers(self, tokens: int) -> int:
+        """The most rows that go through a layer together if so many tokens of the prompt are fed."""
+        ends = self.state.position + tokens == self.state.prompt
+        return self.state.prompt if ends and self.state.plan.compute.waits else tokens
+
+
+@dataclass
+class _Walk:
+    """A pass of one sequence through the layers that takes several steps: all its rows go on at once somewhere."""
+
+    tokens: int
+    steps: Generator[int, None, list[Tensor]]
+
+
+def step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
+    """One step: every job that has a token is fed it, and prompts, in their order, up to `rows` tokens in all.
+
+    At least one token of a prompt goes on, whatever `rows` is. Rows that have waited for the end of their prompt and
+    are more than there is room for go on over several steps. What is raised ends the jobs whose states it may have
+    spoilt, and no others: see `Job.fail`. Returns how many tokens of prompts it has gone on by.
+    """
+    together: list[tuple[Job, list[int]]] = [(job, [job.token]) for job in jobs if job.token is not None]
+    room = left = max(1, rows - len(together))
+    decodes, ended = len(together), []
+    for job in jobs:
+        if left <= 0 or not job.prompt:
+            continue
+        if job._walk is None:
+            piece = job._piece(left)
+            if job._gathers(len(piece)) <= left:
+                together.append((job, piece))
+                left -= len(piece)
+                continue
+            job._walk = _Walk(len(piece), walk(decoder, [(job.state, piece)], [False]))
+        done, last = _go_on(decoder, job, left)
+        left -= done
+        ended += last
+    ended += _feed(decoder, together, decodes)
+    if ended:
+        logits = logits_of(decoder, torch.cat([hidden for _, hidden in ended]))
+        for (job, _), row in zip(ended, logits, strict=True):
+            job.take(row)
+    return room - left
+
+
+def run(decoder: Decoder, jobs: Sequence[Job], rows: int) -> None:
+    """Step until no job has anything to feed. Raises what one of them failed with."""
+    while any(job.pending for job in jobs):
+        step(decoder, jobs, rows)
+    for job in jobs:
+        if job.error is not None:
+            raise job.error
+
+
+Last = list[tuple[Job, Tensor]]  # jobs whose logits are due, each with its last row, [1, hidden]
+
+
+def _feed(decoder: Decoder, pieces: list[tuple[Job, list[int]]], decodes: int) -> Last:
+    """One pass of all pieces, the first `decodes` of which are decode rows."""
+    if not pieces:
+        return []
+    batch = [(job.state, tokens) for job, tokens in pieces]
+    try:
+        hidden = finish(decoder, walk(decoder, batch, [index < decodes for index in range(len(batch))]))
+    except BaseException as error:
+        for job, _ in pieces:
+            job.fail(error)
+        if not isinstance(error, Exception):
+            raise
+        return []
+    ended: Last = []
+    for index, ((job, tokens), rows) in enumerate(zip(pieces, hidden, strict=True)):
+        if index < decodes:
+            job.token = None
+            ended.append((job, rows[-1:]))
+        else:
+            ended += _passed(job, len(tokens), rows)
+    return ended
+
+
+@torch.inference_mode()
+def _go_on(decoder: Decoder, job: Job, rows: int) -> tuple[int, Last]:
+    """Go on with a pass that takes several steps, for as much work as `rows` tokens are in all layers.
+
+    Returns how many it was, and the job if that was the end of its prompt.
+    """
+    assert job._walk is not None
+    tokens, steps = job._walk.tokens, job._walk.steps
+    layers, done = decoder.shape.layers, 0
+    ended: Last = []
+    with decoder.driving():
+        try:
+            while done < rows * layers:
+                done += next(steps)
+        except StopIteration as end:
+            job._walk = None
+            ended = _passed(job, tokens, end.value[0])
+        except BaseException as error:
+            job.fail(error)
+            if not isinstance(error, Exception):
+                raise
+    return -(-done // layers), ended
+
+
+def _passed(job: Job, tokens: int, rows: Tensor) -> Last:
+    """So many tokens of a prompt have gone through the layers."""
+    job.prompt = job.prompt[tokens:]
+    job.progress(tokens)
+    job.passed(rows)
+    return [] if job.prompt else [(job, rows[-1:])]

@@ -1,0 +1,57 @@
+"""What the engine is asked and what it answers."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from winnow.plan import Plan
+from winnow.sampling import SamplingParams
+from winnow.stats import Stats
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass
+class Completion:
+    """One continuation of one prompt.
+
+    text: without stop strings and special tokens; empty where the model has no tokenizer. token_ids: the new tokens,
+    with the stop token that ended them, if one did. finish_reason: "stop" (a stop token or string), "length"
+    (`max_tokens`), "abort", or "error", and then `error` is what was raised. logprobs: per new token, {token id:
+    log-probability} of the likeliest ones and of itself. prompt_index, sample_index: which prompt of a call, and which
+    of its `n` samples.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+    stats: Stats
+    prompt_index: int = 0
+    sample_index: int = 0
+    logprobs: list[dict[int, float]] | None = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt that has been checked: token ids, parameters, plan, and the tokens that end it."""
+
+    index: int
+    ids: list[int]
+    params: SamplingParams
+    plan: Plan
+    stop_tokens: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a step brought to one sample of a request.
+
+    token_ids: new ones; text: what has become certain, never a part of a stop string. completion: all of it, once the
+    sample has ended; None before.
+    """
+
+    request_id: int
+    sample_index: int
+    token_ids: list[int]
+    text: str
+    completion: Completion | None = None

@@ -1,0 +1,104 @@
+"""A sequence that is being continued, token by token."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from winnow.engine.job import Job
+from winnow.engine.request import Completion, FinishReason, Output, Request
+from winnow.engine.sampler import Sampler
+from winnow.engine.text import TextStream
+from winnow.runtime.sequence import Sequence as State
+
+
+@dataclass(eq=False, kw_only=True)
+class Sample(Job):
+    """One of the samples of a request, whose prompt `state` has seen.
+
+    arrived: when the request did. emit: told of every new token, and of the end.
+    """
+
+    request: Request
+    sampler: Sampler
+    text: TextStream | None
+    arrived: float
+    index: int = 0
+    emit: Callable[[Output], None] = field(default=lambda output: None, repr=False)
+    request_id: int = 0
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[dict[int, float]] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        state: State,
+        tokenizer: PreTrainedTokenizerBase | None,
+        arrived: float,
+        index: int = 0,
+        **told: Any,
+    ) -> "Sample":
+        """A sample of a request; told: `emit` and `request_id`, where anyone listens."""
+        sampler = Sampler(request.params, request.ids, state.going.device, index)
+        text = None if tokenizer is None else TextStream(tokenizer, tuple(request.params.stop))
+        return cls(state, [], request=request, sampler=sampler, text=text, arrived=arrived, index=index, **told)
+
+    def take(self, logits: Tensor) -> None:
+        token = self.sampler.next(logits)
+        if (report := self.sampler.report(logits, token)) is not None:
+            self.logprobs.append(report)
+        self.tokens.append(token)
+        stats = self.state.stats
+        stats.total_s = time.perf_counter() - self.arrived
+        if len(self.tokens) == 1:
+            stats.ttft_s = stats.total_s
+        stats.new_tokens = len(self.tokens)
+        piece = ""
+        if token in self.request.stop_tokens:
+            self.finish_reason = "stop"
+        elif self.text is not None:
+            piece = self.text.push(token)
+            self.finish_reason = "stop" if self.text.stopped else None
+        if self.finish_reason is None and len(self.tokens) == self.request.params.max_tokens:
+            self.finish_reason = "length"
+        if self.finish_reason is None:
+            self.token = token
+            self.emit(Output(self.request_id, self.index, [token], piece))
+        else:
+            self._end([token], piece)
+
+    def fail(self, error: BaseException) -> None:
+        super().fail(error)
+        self.end("error")
+
+    def end(self, reason: FinishReason) -> None:
+        """Stop where it is."""
+        self.token, self.finish_reason = None, reason
+        self._end([], "")
+
+    def completion(self) -> Completion:
+        return Completion(
+            text=self.text.text if self.text is not None else "",
+            token_ids=self.tokens,
+            finish_reason=self.finish_reason,
+            stats=self.state.stats,
+            prompt_index=self.request.index,
+            sample_index=self.index,
+            logprobs=self.logprobs if self.request.params.logprobs is not None else None,
+            error=self.error,
+        )
+
+    def _end(self, new: list[int], piece: str) -> None:
+        """Give the bytes back, while others still run, and hand out what text was held."""
+        self.state.measure()
+        self.state.release()
+        if self.text is not None:
+            piece += self.text.finish()
+            if self.text.stopped and self.finish_reason == "length":
+                self.finish_reason = "stop"
+        self.emit(Output(self.request_id, self.index, new, piece, self.completion()))

@@ -1,0 +1,349 @@
+"""Requests that come and go: order, limits, bytes, ends of every kind."""
+
+import threading
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from test_held import COMBINED
+from test_policies import fresh, plan_of, small_llm
+
+from covering import covered
+from driving import decode, prefill
+from models import small_model
+from tokenizers_for_tests import byte_tokenizer
+from winnow import LLM, Plan, SamplingParams
+from winnow.engine.bound import bound_bytes
+from winnow.engine.engine import Engine
+from winnow.engine.pace import FIRST, Pace
+from winnow.errors import CapacityError, InputError
+from winnow.policies.registry import POLICIES
+from winnow.runtime.decoder import Decoder
+
+EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED)]
+LAZY = "lazyllm(layers=[1, 2], keep=0.6)"
+
+
+@pytest.fixture(scope="module")
+def llm():
+    return LLM(small_model("llama"), prefill_chunk=16)
+
+
+def params(new, **others):
+    return SamplingParams(max_tokens=new, ignore_eos=True, **others)
+
+
+def ended(engine):
+    """Steps until all is done; returns the completions by request."""
+    return {output.request_id: output.completion for output in engine.run() if output.completion is not None}
+
+
+def states(engine):
+    return [job.state for entry in engine._running for job in entry.jobs if job.state.caches]
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """The rows that went through each call of a layer, in order."""
+    counted, true = [], Decoder.layer
+
+    def layer(self, index, hidden, call):
+        counted.append(hidden.shape[1])
+        return true(self, index, hidden, call)
+
+    monkeypatch.setattr(Decoder, "layer", layer)
+    return counted
+
+
+def test_outputs_join_to_what_generate_gives(text):
+    llm = LLM(small_model("llama"), tokenizer=byte_tokenizer(), prefill_chunk=16)
+    prompts = [text[:40], text[5:20]]
+    expected = llm.generate(prompts, params(9), plan=["full", "streaming(sink=2, recent=9)"])
+    engine, tokens, pieces = llm.engine(max_step_tokens=7), {}, {}
+    plans = ("full", "streaming(sink=2, recent=9)")
+    ids = [engine.add(prompt, params(9), plan=plan) for prompt, plan in zip(prompts, plans, strict=True)]
+    for output in engine.run():
+        tokens.setdefault(output.request_id, []).extend(output.token_ids)
+        pieces[output.request_id] = pieces.get(output.request_id, "") + output.text
+    for request_id, completion in zip(ids, expected, strict=True):
+        assert tokens[request_id] == completion.token_ids
+        assert pieces[request_id] == completion.text
+        assert len(completion.token_ids) == 9
+
+
+def test_who_decodes_gets_a_token_in_every_step_while_a_prompt_is_processed(llm, text, rows):
+    engine = llm.engine(max_step_tokens=6)
+    first = engine.add(text[:6], params(30))
+    engine.step()
+    second = engine.add(text, params(2))
+    rows.clear()
+    steps = 0
+    while True:
+        outputs = engine.step()
+        assert [output.token_ids != [] for output in outputs if output.request_id == first] == [True]
+        steps += 1
+        if any(output.request_id == second for output in outputs):
+            break
+    assert steps == -(-len(text) // 5)  # five rows beside the one that decodes
+    assert max(rows) == 6
+    engine.close()
+
+
+@pytest.mark.parametrize("plan", [LAZY, "static_prune(keep=0.9, layers=2)"])
+def test_rows_that_go_on_all_at_once_are_cut_into_steps_too(llm, text, plan, rows):
+    """The others go on meanwhile, a step does no more than it may, and the answer is the same."""
+    most, layers = 6, llm.decoder.shape.layers
+    [expected] = llm.generate([text], params(4, logprobs=1), plan=plan)
+    engine = llm.engine(max_step_tokens=most)
+    first = engine.add(text[:6], params(60))
+    engine.step()
+    second = engine.add(text, params(4, logprobs=1), plan=plan)
+    while not engine.idle:
+        rows.clear()
+        outputs = engine.step()
+        assert sum(rows) <= layers * most + most
+        if any(output.completion for output in outputs if output.request_id == second):
+            break
+        assert any(output.token_ids for output in outputs if output.request_id == first)
+    [got] = [output.completion for output in outputs if output.request_id == second]
+    assert got.token_ids == expected.token_ids
+    for mine, theirs in zip(got.logprobs, expected.logprobs, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-5)
+    assert got.stats.rows_computed == expected.stats.rows_computed
+    engine.close()
+
+
+def test_prompts_are_processed_first_come_first_served(llm, text):
+    engine = llm.engine(max_step_tokens=8)
+    ids = [engine.add(text[:length], params(3)) for length in (40, 10, 20)]
+    firsts = []
+    for output in engine.run():
+        if output.request_id not in firsts:
+            firsts.append(output.request_id)
+    assert firsts == ids
+
+
+@covered(plan=EVERY, family=("llama", "gemma2"), chunk=(4, 64))
+def test_what_is_held_is_never_above_the_bound(plan, family, chunk, text):
+    llm = small_llm(family)
+    llm = replace_chunk(llm, chunk)
+    prompt, new = text[:31], len(text) - 31
+    deep = plan.compute.deep(prompt, llm.services)
+    bound = bound_bytes(plan, llm.decoder.shape, len(prompt), new, chunk, deep)
+    state, shown = fresh(llm, plan, text)
+    prefill(llm.decoder, state, shown, chunk)
+    for token in text[31:]:
+        decode(llm.decoder, [(state, token)])
+    state.measure()
+    assert 0 < state.stats.total_bytes <= bound
+    if plan.is_full and family == "llama":
+        assert state.stats.total_bytes == bound
+
+
+def replace_chunk(llm, chunk):
+    import copy
+
+    twin = copy.copy(llm)
+    twin.prefill_chunk = chunk
+    return twin
+
+
+def test_admission_waits_for_bytes_and_never_holds_more(llm, text):
+    one = bound_bytes(Plan(), llm.decoder.shape, len(text), 4, 16)
+    engine = llm.engine(max_step_tokens=16, max_cache_bytes=int(2.5 * one))
+    for _ in range(5):
+        engine.add(text, params(5))
+    most = 0
+    while not engine.idle:
+        engine.step()
+        most = max(most, engine.running)
+        assert sum(sum(state.held()) for state in states(engine)) <= engine.reserved_bytes <= 2.5 * one
+    assert most == 2
+
+
+def test_what_can_never_fit_is_refused_with_the_figures(llm, text):
+    one = bound_bytes(Plan(), llm.decoder.shape, len(text), 4, 16)
+    engine = llm.engine(max_cache_bytes=2 * one)
+    engine.add(text, params(5, n=2, temperature=1.0))
+    with pytest.raises(CapacityError, match=rf"{3 * one:,} bytes under full.*max_cache_bytes={2 * one:,}"):
+        engine.add(text, params(5, n=3, temperature=1.0))
+    assert engine.waiting == 1
+    engine.close()
+
+
+@pytest.mark.parametrize("after", [0, 1, 4, 9])
+def test_abort_ends_a_request_wherever_it_is(llm, text, after):
+    engine = llm.engine(max_step_tokens=8, max_sequences=2)
+    stays, goes, waits = (engine.add(text, params(6), plan=LAZY) for _ in range(3))
+    for _ in range(after):
+        engine.step()
+    engine.abort(goes)
+    engine.abort(goes)
+    done = ended(engine)
+    assert {done[stays].finish_reason, done[waits].finish_reason} == {"length"}
+    assert done[goes].finish_reason == "abort"
+    assert done[stays].token_ids == done[waits].token_ids
+    assert len(done[goes].token_ids) < 6
+    assert (engine.reserved_bytes, engine.running, engine.waiting) == (0, 0, 0)
+    engine.abort(goes)
+    with pytest.raises(InputError, match="no request 77"):
+        engine.abort(77)
+
+
+def test_aborted_bytes_go_back_at_once(llm, text):
+    engine = llm.engine(max_step_tokens=64)
+    request = engine.add(text, params(20))
+    engine.step()
+    [state] = states(engine)
+    assert sum(state.held()) > 0
+    engine.abort(request)
+    assert sum(state.held()) == engine.reserved_bytes == 0
+    [output] = engine.step()
+    assert (output.completion.finish_reason, output.token_ids) == ("abort", [])
+    assert engine.idle
+
+
+def test_an_error_ends_whom_it_hit_and_nobody_else(llm, text, monkeypatch):
+    engine = llm.engine(max_step_tokens=8)
+    first = engine.add(text[:8], params(12))
+    engine.step()
+    second = engine.add(text[:30], params(3), plan=LAZY)
+    true = Decoder.layer
+
+    def fails(self, index, hidden, call):
+        if [part.sequence.plan.is_full for part in call.parts] == [False] and call.parts[0].known == 30:
+            raise MemoryError("no room for units")
+        return true(self, index, hidden, call)
+
+    monkeypatch.setattr(Decoder, "layer", fails)
+    done = ended(engine)
+    assert done[first].finish_reason == "length"
+    assert done[second].finish_reason == "error"
+    assert "no room" in str(done[second].error)
+    assert engine.reserved_bytes == 0
+    assert done[first].token_ids == llm.generate([text[:8]], params(12))[0].token_ids
+
+
+def test_an_interrupted_step_leaves_nothing_half_done(llm, text, monkeypatch):
+    engine = llm.engine(max_step_tokens=8)
+    engine.add(text, params(5))
+    engine.step()
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "layer", stop)
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    [output] = engine.step()
+    assert output.completion.finish_reason == "error"
+    assert engine.idle
+
+
+def test_requests_may_come_from_any_thread(llm, text):
+    alone = llm.generate([text[:20]], params(5))[0].token_ids
+    engine, ids = llm.engine(max_step_tokens=8), []
+
+    def ask():
+        for turn in range(5):
+            ids.append(engine.add(text[:20], params(5)))
+            if turn == 3:
+                engine.abort(ids[-1])
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    done = {}
+    while any(thread.is_alive() for thread in threads) or not engine.idle:
+        done |= {output.request_id: output.completion for output in engine.step() if output.completion}
+    assert sorted(done) == list(range(1, 21))
+    for completion in done.values():
+        assert completion.token_ids == alone[: len(completion.token_ids)]
+        assert completion.finish_reason in ("length", "abort")
+
+
+def test_several_samples_share_the_prompt_and_end_one_by_one(llm, text):
+    engine = llm.engine()
+    request = engine.add(text, params(6, n=3, temperature=1.0, seed=5))
+    done = [output.completion for output in engine.run() if output.completion]
+    assert [completion.sample_index for completion in done] == [0, 1, 2]
+    assert request == 1
+    expected = llm.generate([text], params(6, n=3, temperature=1.0, seed=5))
+    assert [each.token_ids for each in done] == [each.token_ids for each in expected]
+
+
+def test_closing_ends_everything(llm, text):
+    engine = llm.engine(max_step_tokens=8, max_sequences=1)
+    for _ in range(2):
+        engine.add(text, params(5))
+    engine.step()
+    [state] = states(engine)
+    engine.close()
+    assert engine.idle
+    assert not state.caches
+    with pytest.raises(InputError, match="closed"):
+        engine.add(text, params(5))
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ({"max_step_tokens": 0}, "max_step_tokens=0"),
+        ({"max_cache_bytes": 1.5}, "max_cache_bytes=1.5"),
+        ({"max_sequences": True}, "max_sequences=True"),
+        ({"max_step_s": 0.0}, "max_step_s=0.0"),
+    ],
+)
+def test_limits_that_are_none(llm, limit, words):
+    with pytest.raises(InputError, match=words):
+        Engine(llm, **limit)
+
+
+def test_parameters_and_plans_for_each_prompt(llm, text):
+    plans, each = ["full", "streaming(sink=2, recent=9)"], [params(3), params(7)]
+    got = llm.generate([text, text], each, plan=plans)
+    expected = [llm.generate([text], p, plan=plan)[0] for p, plan in zip(each, plans, strict=True)]
+    assert [completion.token_ids for completion in got] == [completion.token_ids for completion in expected]
+    untimed = {"ttft_s": 0, "total_s": 0}
+    assert [replace(a.stats, **untimed) for a in got] == [replace(b.stats, **untimed) for b in expected]
+    with pytest.raises(InputError, match="plan: 3 for 2 prompts"):
+        llm.generate([text, text], plan=["full"] * 3)
+    with pytest.raises(InputError, match="params: 1 for 2 prompts"):
+        llm.generate([text, text], each[:1])
+
+
+def test_time_to_the_first_token_counts_from_arrival(llm, text):
+    engine = llm.engine(max_sequences=1)
+    for _ in range(3):
+        engine.add(text, params(4))
+    done = ended(engine)
+    assert done[1].stats.ttft_s < done[1].stats.total_s < done[2].stats.ttft_s < done[3].stats.ttft_s
+
+
+def test_the_pace_follows_what_steps_take():
+    """A step that costs 2 ms and 0.5 ms a token, and may take 20 ms, comes to have 36 tokens."""
+    pace, seen = Pace(0.020, 512), []
+    for _ in range(40):
+        seen.append(pace.rows)
+        pace.note(pace.rows, 0.002 + 0.0005 * pace.rows)
+    assert seen[0] == FIRST
+    assert all(after <= 2 * before + 1 for before, after in pairwise(seen))
+    assert 34 <= pace.rows <= 38
+    pace.note(3, 0.001)  # the end of a prompt says nothing of longer pieces
+    assert 34 <= pace.rows <= 38
+    pace.note(pace.rows, 1.0)
+    assert pace.rows <= 19
+    for _ in range(20):
+        pace.note(pace.rows, 1.0)
+    assert pace.rows == 1
+
+
+def test_logits_of_a_session_and_of_the_engine_are_the_same(llm, text):
+    with llm.session(plan=LAZY, max_tokens=4) as session:
+        logits = session.feed(text)
+    [completion] = llm.generate([text], params(1, logprobs=96), plan=LAZY)
+    row = logits[0].log_softmax(-1)
+    top = torch.tensor([completion.logprobs[0][token] for token in sorted(completion.logprobs[0])])
+    torch.testing.assert_close(top, row[sorted(completion.logprobs[0])], rtol=0, atol=1e-5)
