@@ -225,6 +225,26 @@ def test_an_error_ends_whom_it_hit_and_nobody_else(llm, text, monkeypatch):
     assert done[first].token_ids == llm.generate([text[:8]], params(12))[0].token_ids
 
 
+@pytest.mark.parametrize("where", ["logits", "draw"])
+def test_an_error_after_the_layers_ends_whom_it_hit(llm, text, monkeypatch, where):
+    engine = llm.engine()
+    engine.add(text, params(3))
+    second = engine.add(text, params(3, n=2, temperature=1.0))
+
+    def fails(*_):
+        raise RuntimeError("no such number")
+
+    target = (Decoder, "logits") if where == "logits" else (torch, "multinomial")
+    with monkeypatch.context() as patch:
+        patch.setattr(*target, fails)
+        done = [output.completion for output in engine.step() if output.completion]
+    assert {str(completion.error) for completion in done} == {"no such number"}
+    assert len(done) == (3 if where == "logits" else 2)
+    engine.abort(second)
+    assert all(completion.finish_reason == "length" for completion in ended(engine).values())
+    assert engine.reserved_bytes == 0
+
+
 def test_an_interrupted_step_leaves_nothing_half_done(llm, text, monkeypatch):
     engine = llm.engine(max_step_tokens=8)
     engine.add(text, params(5))

@@ -58,7 +58,7 @@ class Entry:
         running = [job for job in self.jobs if isinstance(job, Sample)]
         for sample in running:
             if sample.finish_reason is None:
-                sample.end(reason)
+                sample.end(reason, error)
         if running:
             return
         stats = self.jobs[0].state.stats if self.jobs else Stats(prompt_tokens=len(self.request.ids))

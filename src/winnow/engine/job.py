@@ -1,6 +1,7 @@
 """A sequence and what it is to be fed, and the steps that feed many of them at once."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -87,10 +88,24 @@ def step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
         ended += last
     ended += _feed(decoder, together, decodes)
     if ended:
-        logits = logits_of(decoder, torch.cat([hidden for _, hidden in ended]))
-        for (job, _), row in zip(ended, logits, strict=True):
-            job.take(row)
+        with _ending(*(job for job, _ in ended)):
+            logits = logits_of(decoder, torch.cat([hidden for _, hidden in ended]))
+            for (job, _), row in zip(ended, logits, strict=True):
+                with _ending(job):
+                    job.take(row)
     return room - left
+
+
+@contextmanager
+def _ending(*jobs: Job) -> Iterator[None]:
+    """Jobs end with what is raised within; what is no error, such as Ctrl-C, is raised all the same."""
+    try:
+        yield
+    except BaseException as error:
+        for job in jobs:
+            job.fail(error)
+        if not isinstance(error, Exception):
+            raise
 
 
 def run(decoder: Decoder, jobs: Sequence[Job], rows: int) -> None:
@@ -110,22 +125,17 @@ def _feed(decoder: Decoder, pieces: list[tuple[Job, list[int]]], decodes: int) -
     if not pieces:
         return []
     batch = [(job.state, tokens) for job, tokens in pieces]
-    try:
+    with _ending(*(job for job, _ in pieces)):
         hidden = finish(decoder, walk(decoder, batch, [index < decodes for index in range(len(batch))]))
-    except BaseException as error:
-        for job, _ in pieces:
-            job.fail(error)
-        if not isinstance(error, Exception):
-            raise
-        return []
-    ended: Last = []
-    for index, ((job, tokens), rows) in enumerate(zip(pieces, hidden, strict=True)):
-        if index < decodes:
-            job.token = None
-            ended.append((job, rows[-1:]))
-        else:
-            ended += _passed(job, len(tokens), rows)
-    return ended
+        ended: Last = []
+        for index, ((job, tokens), rows) in enumerate(zip(pieces, hidden, strict=True)):
+            if index < decodes:
+                job.token = None
+                ended.append((job, rows[-1:]))
+            else:
+                ended += _passed(job, len(tokens), rows)
+        return ended
+    return []
 
 
 @torch.inference_mode()
@@ -138,17 +148,13 @@ def _go_on(decoder: Decoder, job: Job, rows: int) -> tuple[int, Last]:
     tokens, steps = job._walk.tokens, job._walk.steps
     layers, done = decoder.shape.layers, 0
     ended: Last = []
-    with decoder.driving():
+    with _ending(job), decoder.driving():
         try:
             while done < rows * layers:
                 done += next(steps)
         except StopIteration as end:
             job._walk = None
             ended = _passed(job, tokens, end.value[0])
-        except BaseException as error:
-            job.fail(error)
-            if not isinstance(error, Exception):
-                raise
     return -(-done // layers), ended
 
 

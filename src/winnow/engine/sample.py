@@ -73,12 +73,11 @@ class Sample(Job):
             self._end([token], piece)
 
     def fail(self, error: BaseException) -> None:
-        super().fail(error)
-        self.end("error")
+        self.end("error", error)
 
-    def end(self, reason: FinishReason) -> None:
+    def end(self, reason: FinishReason, error: BaseException | None = None) -> None:
         """Stop where it is."""
-        self.token, self.finish_reason = None, reason
+        self.token, self.finish_reason, self.error = None, reason, error
         self._end([], "")
 
     def completion(self) -> Completion:

@@ -1,6 +1,9 @@
 """The public face: a model, a plan, prompts in, completions out."""
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ from jinja2 import TemplateError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from winnow.engine.background import Background
 from winnow.engine.engine import Engine
 from winnow.engine.request import Completion, Request
 from winnow.engine.services import ModelScorer
@@ -211,13 +215,44 @@ class LLM:
 
         on_finish: called with the Completion at the end. Raises like `generate`, at the call, not at the first piece.
         """
-        params = _checked(params)
-        if params.n != 1:
-            raise InputError(f"n={params.n}: a stream shows one sample; use generate")
-        if self.tokenizer is None:
-            raise InputError("the model has no tokenizer, so there is no text to stream; use generate with token ids")
-        [request] = self.check([prompt], params, plan=plan, truncate=truncate)
-        return self._stream(request, progress, on_finish)
+        return self._stream(self._streamed(prompt, params, plan, truncate), progress, on_finish)
+
+    async def agenerate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        plan: str | Plan | Sequence[str | Plan] | None = None,
+        truncate: Part | None = None,
+    ) -> list[Completion]:
+        """`generate` for callers that await: requests of all of them are continued together, by a thread beside.
+
+        One that is cancelled is aborted, and its memory goes back. Raises like `generate`.
+        """
+        requests = self.check(prompts, params, plan=plan, truncate=truncate)
+        try:
+            async with asyncio.TaskGroup() as group:
+                waiting = [group.create_task(self._answered(request)) for request in requests]
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None
+        return [completion for each in waiting for completion in each.result()]
+
+    async def astream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        plan: str | Plan | None = None,
+        truncate: Part | None = None,
+        on_finish: Callable[[Completion], None] = lambda completion: None,
+    ) -> AsyncIterator[str]:
+        """`stream` for callers that await; an iterator that is closed aborts its request. Raises like `stream`."""
+        async with aclosing(self._background.outputs(self._streamed(prompt, params, plan, truncate))) as outputs:
+            async for output in outputs:
+                if output.text:
+                    yield output.text
+                if output.completion is not None:
+                    on_finish(_unless_failed(output.completion))
 
     def chat(
         self,
@@ -311,6 +346,26 @@ class LLM:
     def save_heads(self, directory: str | Path) -> None:
         """Write the retaining heads that `locret` uses here, for `heads=directory`. Raises ModelError without any."""
         self.decoder.heads(None).save(directory)
+
+    @cached_property
+    def _background(self) -> Background:
+        return Background(self.engine())
+
+    async def _answered(self, request: Request) -> list[Completion]:
+        """The completions of a request, in the order of its samples."""
+        async with aclosing(self._background.outputs(request)) as outputs:
+            ended = [_unless_failed(each.completion) async for each in outputs if each.completion is not None]
+        return sorted(ended, key=lambda completion: completion.sample_index)
+
+    def _streamed(self, prompt: Prompt, params: Any, plan: str | Plan | None, truncate: Part | None) -> Request:
+        """The request of a stream, checked."""
+        params = _checked(params)
+        if params.n != 1:
+            raise InputError(f"n={params.n}: a stream shows one sample; use generate")
+        if self.tokenizer is None:
+            raise InputError("the model has no tokenizer, so there is no text to stream; use generate with token ids")
+        [request] = self.check([prompt], params, plan=plan, truncate=truncate)
+        return request
 
     def _stream(
         self, request: Request, progress: Callable[[int], None], on_finish: Callable[[Completion], None]

@@ -1,0 +1,92 @@
+"""Callers that await their answers, side by side."""
+
+import asyncio
+import time
+
+import pytest
+
+from models import small_model
+from tokenizers_for_tests import byte_tokenizer
+from winnow import LLM, SamplingParams
+from winnow.engine import background
+from winnow.errors import CapacityError, InputError, PlanError
+
+PARAMS = SamplingParams(max_tokens=8, ignore_eos=True)
+
+
+@pytest.fixture
+def llm(monkeypatch):
+    monkeypatch.setattr(background, "LINGER_S", 0.2)
+    return LLM(small_model("llama"), tokenizer=byte_tokenizer(), prefill_chunk=16)
+
+
+def tokens(completions):
+    return [completion.token_ids for completion in completions]
+
+
+def test_awaited_answers_are_those_of_generate(llm, text):
+    prompts, plans = [text[:40], text[5:20]], ["full", "streaming(sink=2, recent=9)"]
+
+    async def ask():
+        both = llm.agenerate(prompts, PARAMS, plan=plans)
+        sampled = llm.agenerate(text, SamplingParams(max_tokens=5, n=2, temperature=1.0, seed=3, ignore_eos=True))
+        return await asyncio.gather(both, sampled)
+
+    both, sampled = asyncio.run(ask())
+    assert tokens(both) == tokens(llm.generate(prompts, PARAMS, plan=plans))
+    assert [completion.sample_index for completion in sampled] == [0, 1]
+    assert all(len(each) == 5 for each in tokens(sampled))
+
+
+def test_awaited_streams_join_to_the_text(llm, text):
+    async def listen(prompt):
+        ended = []
+        pieces = [piece async for piece in llm.astream(prompt, PARAMS, on_finish=ended.append)]
+        return "".join(pieces), ended[0]
+
+    async def all_of_them():
+        return await asyncio.gather(*(listen(text[start:40]) for start in range(4)))
+
+    for start, (joined, completion) in enumerate(asyncio.run(all_of_them())):
+        [expected] = llm.generate([text[start:40]], PARAMS)
+        assert joined == completion.text == expected.text
+        assert completion.token_ids == expected.token_ids
+
+
+def test_who_stops_listening_aborts(llm, text):
+    async def leave():
+        stream = llm.astream(text[:20], SamplingParams(max_tokens=400, ignore_eos=True))
+        async for _ in stream:
+            break
+        await stream.aclose()
+        task = asyncio.create_task(llm.agenerate(text[:20], SamplingParams(max_tokens=400, ignore_eos=True)))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await llm.agenerate(text[:20], PARAMS)
+
+    assert tokens(asyncio.run(leave())) == tokens(llm.generate(text[:20], PARAMS))
+    engine = llm._background._engine
+    deadline = time.monotonic() + 5
+    while not engine.idle and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (engine.idle, engine.reserved_bytes, llm._background._listeners) == (True, 0, {})
+
+
+def test_the_thread_ends_by_itself_and_begins_again(llm, text):
+    for _ in range(2):
+        asyncio.run(llm.agenerate(text[:20], PARAMS))
+        thread = llm._background._thread
+        assert thread is not None
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_bad_input_is_refused_before_any_work(llm, text):
+    with pytest.raises(PlanError, match="nosuch"):
+        asyncio.run(llm.agenerate(text, PARAMS, plan="nosuch"))
+    with pytest.raises(CapacityError, match="max_tokens"):
+        asyncio.run(llm.agenerate(text, SamplingParams(max_tokens=1000)))
+    with pytest.raises(InputError, match="n=2"):
+        asyncio.run(anext(llm.astream(text, SamplingParams(n=2, temperature=1.0))))
