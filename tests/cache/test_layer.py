@@ -77,6 +77,40 @@ def test_retaining_little_returns_the_memory():
     assert cache.peak == 1000
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_any_history_of_forks_equals_lists(seed):
+    """Several caches that share what they have in common; each goes its own way."""
+    source = random.Random(seed)
+    caches, position = [(LayerCache(make, source.randrange(1, 90), scored=bool(seed % 2)), [])], 0
+    for _ in range(60):
+        at = source.randrange(len(caches))
+        cache, expected = caches[at]
+        rows = source.randrange(1, 40)
+        come = [*range(position, position + rows)]
+        position += rows
+        cache.append(units(come), -units(come), torch.tensor(come))
+        expected += come
+        if source.random() < 0.2 and len(expected) > 3:
+            count = source.randrange(1, len(expected) - 2)
+            cache.drop(count, after=cache.head if cache.start > cache.head or cache.head else 2)
+            sink = cache.head
+            del expected[sink : sink + count]
+        if source.random() < 0.1:
+            kept = sorted(source.sample(range(len(expected)), source.randrange(1, len(expected) + 1)))
+            cache.retain(torch.tensor(kept))
+            expected[:] = [expected[index] for index in kept]
+        if source.random() < 0.3 and len(caches) < 6:
+            caches.append((cache.fork(), list(expected)))
+        elif source.random() < 0.1 and len(caches) > 1:
+            caches.pop(at)
+        for each, wanted in caches:
+            check(each, [wanted] * KV_HEADS)
+    shared = {id(slab): slots for each, _ in caches for slab, slots in each.memory._shared}
+    held = sum(each.held_nbytes for each, _ in caches)
+    own = sum(each._own_high * each.unit_bytes for each, _ in caches)
+    assert held == pytest.approx(own + sum(shared.values()) * caches[0][0].unit_bytes, abs=len(caches))
+
+
 def test_a_fork_shares_no_memory():
     cache = LayerCache(make, 4)
     cache.append(units([0, 1]), -units([0, 1]), torch.arange(2))

@@ -243,3 +243,64 @@ def test_every_policy_is_prepared_by_one_check(llm):
         assert llm.prepare(plan).policies[policy.verb] == policy(**policy.trial)
     with pytest.raises(PlanError, match="use one of them"):
         llm.prepare("lazyllm + streaming")
+
+
+def resident(sessions):
+    """Bytes of the memory of units that sessions reach, each piece once."""
+    caches = [cache for session in sessions for cache in session.state.own_caches()]
+    slabs = {id(slab): slab for cache in caches for slab in (cache.slab, *(each for each, _ in cache.memory._shared))}
+    return sum(slab.nbytes for slab in slabs.values())
+
+
+@pytest.mark.parametrize("plan", [*PLANS, "quest(page=2, budget=6, dense_layers=1)", "tidal(layers=[1], budget=3)"])
+def test_forks_of_a_long_prompt_share_its_units_and_nothing_else(llm, plan):
+    """Each goes its own way and equals a session that never had a fork, whoever goes on or ends first."""
+    ids = [3 + at * 7 % 90 for at in range(150)]
+    ways = [[5 + 11 * at % 80 + way for at in range(9)] for way in range(3)]
+    expected = []
+    for way in ways:
+        with llm.session(plan=plan, max_tokens=64) as alone:
+            alone.feed(ids)
+            expected.append(alone.feed([4, *way]))
+    first = llm.session(plan=plan, max_tokens=64)
+    first.feed(ids)
+    alone_held = sum(first.state.held())
+    begin = first.feed([4])
+    second = first.fork()
+    third = second.fork()
+    sessions = [first, second, third]
+    if plan == "full":
+        prompt = sum(cache.unit_bytes for cache in first.state.caches) * 150
+        assert resident(sessions) < 1.2 * prompt
+        assert sum(sum(each.state.held()) for each in sessions) <= 1.02 * alone_held
+    rows = [[begin[0]] for _ in sessions]
+    for at in range(9):
+        for session, way, mine in zip(sessions, ways, rows, strict=True):
+            mine.append(session.feed([way[at]])[0])
+        if at == 4:
+            third_more = third.fork()
+    for mine, theirs in zip(rows, expected, strict=True):
+        assert_same(torch.stack(mine), theirs)
+    first.close()
+    second.close()
+    assert_same(third_more.feed(ways[2][5:]), expected[2][6:])
+
+
+def test_a_fork_from_an_earlier_token(llm):
+    ids = [3 + at * 7 % 90 for at in range(150)]
+    whole = llm.logits([*ids[:100], 9, 10])
+    session = llm.session(max_tokens=64)
+    session.feed(ids)
+    session.feed([5, 6, 7])
+    for at in (100, 151, 153, 1):
+        twin = session.fork(at=at)
+        assert twin.held.units == at * llm.decoder.shape.layers * llm.decoder.shape.kv_heads
+    twin = session.fork(at=100)
+    assert_same(twin.feed([9, 10]), whole[100:102])
+    assert_same(session.fork(at=151).feed([6]), session.fork(at=151).feed([6]))
+    with pytest.raises(InputError, match="at=154"):
+        session.fork(at=154)
+    bounded = llm.session(plan="streaming(sink=2, recent=9)", max_tokens=8)
+    bounded.feed(ids)
+    with pytest.raises(PlanError, match=r"streaming.*not known any more"):
+        bounded.fork(at=100)

@@ -12,24 +12,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from winnow.cache.memory import Memory, Slab, Units
+
 GROWTH = 1.25  # the factor by which a full slab grows
-
-
-class Slab:
-    """Room for `capacity` units per KV head: keys and values `[kv_heads, capacity, head_dim]`."""
-
-    def __init__(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.keys = torch.empty(kv_heads, capacity, head_dim, dtype=dtype, device=device)
-        self.values = torch.empty(kv_heads, capacity, head_dim, dtype=dtype, device=device)
-
-    @property
-    def capacity(self) -> int:
-        return self.keys.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes reserved for keys and values."""
-        return self.keys.nbytes + self.values.nbytes
+LEAST = 64  # slots of a slab behind shared ones
 
 
 class LayerCache:
@@ -56,7 +42,8 @@ class LayerCache:
     ) -> None:
         self._make = make
         self._limit = limit
-        self.slab = make(capacity)
+        self.memory = Memory(make, capacity)
+        self.unit_bytes = self.slab.nbytes // capacity  # of one token's units over all KV heads
         kv_heads, device = self.slab.keys.shape[0], self.slab.keys.device
         self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
         names = ["scores"] * scored + ["norms"] * normed
@@ -68,6 +55,7 @@ class LayerCache:
         self.stop = 0
         self.peak = 0  # the most units ever live at once
         self.high = 0  # the same since memory was last given back
+        self._own_high = 0  # the same of those in memory that is not shared
         self.appended = 0
         self.dropped = 0
         self.first: int | None = None  # the position of the first unit that ever came
@@ -80,9 +68,9 @@ class LayerCache:
         return self.head + self.stop - self.start
 
     @property
-    def unit_bytes(self) -> int:
-        """Bytes of one token's units over all KV heads."""
-        return self.slab.nbytes // self.slab.capacity
+    def slab(self) -> Slab:
+        """Where units are written."""
+        return self.memory.own
 
     @property
     def nbytes(self) -> int:
@@ -96,8 +84,16 @@ class LayerCache:
 
     @property
     def held_nbytes(self) -> int:
-        """Bytes of memory that units have filled and that has not been given back: of the most live at once since."""
-        return self.high * self.unit_bytes
+        """Bytes of memory that units have filled and that has not been given back: of the most live at once since.
+
+        Of memory that forks share it is a part: together theirs are what there is.
+        """
+        return round((self._own_high + self.memory.shared_slots) * self.unit_bytes)
+
+    @property
+    def allocated_nbytes(self) -> int:
+        """Bytes reserved for units, of what is shared a part."""
+        return round(self.memory.nbytes)
 
     @property
     def held_beside_nbytes(self) -> int:
@@ -133,11 +129,10 @@ class LayerCache:
             self.first = int(positions[0]) if first is None else first
         self.gapless = self.gapless and first is not None and self._next in (None, first)
         self._next = None if first is None else first + rows
-        if self.stop + rows > self.slab.capacity:
+        if self.stop + rows > self.memory.capacity:
             self._make_room(rows)
         end = self.stop + rows
-        self.slab.keys[:, self.stop : end] = keys
-        self.slab.values[:, self.stop : end] = values
+        self.memory.write(self.stop, keys, values)
         self.positions[..., self.stop : end] = positions
         if self.scores is not None:
             self.scores[:, self.stop : end] = 0 if scores is None else scores
@@ -145,8 +140,7 @@ class LayerCache:
             torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32, out=self.norms[:, self.stop : end])
         self.stop = end
         self.appended += rows
-        self.peak = max(self.peak, self.length)
-        self.high = max(self.high, self.length)
+        self._count()
 
     def drop(self, count: int, after: int = 0) -> None:
         """Evict the `count` oldest units but the first `after`, which stay at the front for good."""
@@ -175,18 +169,18 @@ class LayerCache:
         half empty, `room` units more included, is replaced by one that fits them all.
         """
         kept = index.shape[-1]
-        kv_heads = self.slab.keys.shape[0]
+        kv_heads, shared = self.slab.keys.shape[0], self.memory.offset > 0
         slots = torch.where(index < self.head, index, index - self.head + self.start)
         per_head = slots.expand(kv_heads, kept)
         wanted = kept + room if self._limit is None else max(kept, min(kept + room, self._limit))
-        target = self.slab if 2 * wanted >= self.slab.capacity else self._make(max(wanted, 1))
+        target = self.slab if 2 * wanted >= self.slab.capacity and not shared else self._make(max(wanted, 1))
         if target is not self.slab:
-            self.high = kept
+            self.high = self._own_high = kept
         # What stays where it is need not be copied.
         still = (slots == torch.arange(kept, device=slots.device)).cumprod(-1).sum(-1).min()
         first = int(still) if target is self.slab else 0
-        for head in range(kv_heads):
-            for old, new in ((self.slab.keys, target.keys), (self.slab.values, target.values)):
+        for old, new in zip(self.memory.read(0, self.stop), (target.keys, target.values), strict=True):
+            for head in range(kv_heads):
                 new[head, first:kept] = old[head, per_head[head, first:]]
         positions = self.positions.expand(*index.shape[:-1], self.positions.shape[-1])
         positions = positions.gather(-1, slots.expand(*positions.shape[:-1], kept))
@@ -195,7 +189,8 @@ class LayerCache:
         for name, figure in self.figures.items():
             self.figures[name] = figure.new_zeros(kv_heads, target.capacity)
             self.figures[name][:, :kept] = figure.gather(1, per_head)
-        self.slab, self.head, self.start, self.stop = target, 0, 0, kept
+        self.memory.settle(target)
+        self.head, self.start, self.stop = 0, 0, kept
         self.gapless = False
 
     def live_positions(self) -> Tensor:
@@ -231,35 +226,87 @@ class LayerCache:
         """Keys, values `[kv_heads, length, head_dim]` and positions `[..., length]` of the live units; a copy."""
         slots = [torch.arange(0, self.head), torch.arange(self.start, self.stop)]
         index = torch.cat(slots).to(self.positions.device)
-        return self.slab.keys[:, index], self.slab.values[:, index], self.positions[..., index]
+        return *self.gather(index), self.positions[..., index]
+
+    def gather(self, index: Tensor) -> Units:
+        """Keys, values [kv_heads, units, head_dim] in the slots `index`, [units]; a copy."""
+        # From whole slabs: torch gathers several times as fast from contiguous tensors as from slices of them.
+        keys, values = self.memory.read(0, self.stop) if self.memory.offset else (self.slab.keys, self.slab.values)
+        return keys.index_select(1, index), values.index_select(1, index)
+
+    def change_keys(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Replace the keys of the second run, [kv_heads, units, head_dim], by others."""
+        if self.memory.offset:
+            self._move(self._make(self.memory.capacity))
+        keys = self.slab.keys[:, self.start : self.stop]
+        keys.copy_(change(keys))
 
     def fork(self) -> "LayerCache":
-        """An independent copy with the same room to grow; only live slots are copied."""
+        """An independent copy: the units so far lie in memory that both share and neither writes any more."""
         twin = copy.copy(self)
-        twin.figures = dict(self.figures)
-        twin.high = self.length
-        twin._move(self._make(self.slab.capacity))
+        twin.memory = self.memory.fork(self.stop)
+        twin.positions = self.positions.clone()
+        twin.figures = {name: figure.clone() for name, figure in self.figures.items()}
+        for each in (self, twin):
+            each.high, each._own_high = self.length, 0
+            each._count()
         return twin
 
+    def cut(self, stop: int) -> None:
+        """Give up the units in slots from `stop` on, all of the second run: they never came."""
+        self.appended -= self.stop - stop
+        self.stop, self._next = stop, None
+        self.memory.cut(stop)
+        self.high, self._own_high = self.length, 0
+        self._count()
+
+    def _count(self) -> None:
+        """Note how many units live now."""
+        self.peak, self.high = max(self.peak, self.length), max(self.high, self.length)
+        self._own_high = max(self._own_high, self.length - self._live_shared)
+
+    @property
+    def _live_shared(self) -> int:
+        """Live units in shared memory."""
+        return min(self.head, self.memory.offset) + max(0, self.memory.offset - self.start)
+
     def _make_room(self, rows: int) -> None:
-        """Slide the second run to the left where that buys enough room, or move everything to a larger slab."""
-        needed = self.length + rows
+        """Slide the second run to the left where that buys enough room, or move everything to a larger slab.
+
+        Behind shared slots the slab alone grows, as long as most of these live.
+        """
+        needed, offset = self.length + rows, self.memory.offset
+        if offset and 2 * self._live_shared >= offset:
+            own = self.stop - offset
+            self.memory.grow(max(own + rows, int(self.slab.capacity * GROWTH), LEAST), self.stop)
+            self._widen()
+            return
         capacity = self.slab.capacity
         worthwhile = self.start - self.head >= (self.stop - self.start) // 8
-        if needed <= capacity and (worthwhile or capacity == self._limit):
+        if not offset and needed <= capacity and (worthwhile or capacity == self._limit):
             self._move(self.slab)
             return
         grown = max(needed, int(capacity * GROWTH))
         self._move(self._make(grown if self._limit is None else max(needed, min(grown, self._limit))))
 
+    def _widen(self) -> None:
+        """Give positions and figures as many slots as there is memory for."""
+        positions, capacity = self.positions, self.memory.capacity
+        self.positions = positions.new_empty(*positions.shape[:-1], capacity)
+        self.positions[..., : self.stop] = positions[..., : self.stop]
+        for name, figure in self.figures.items():
+            self.figures[name] = figure.new_zeros(len(figure), capacity)
+            self.figures[name][:, : self.stop] = figure[:, : self.stop]
+
     def _move(self, target: Slab) -> None:
         """Bring the live slots to the front of `target`, which may be the slab they are in; one head at a time."""
         end = self.head + self.stop - self.start
-        for old, new in ((self.slab.keys, target.keys), (self.slab.values, target.values)):
-            for head in range(old.shape[0]):
-                if new is not old:
-                    new[head, : self.head] = old[head, : self.head]
-                new[head, self.head : end] = old[head, self.start : self.stop].clone()
+        first, second = self.memory.read(0, self.head), self.memory.read(self.start, self.stop)
+        for sink, recent, new in zip(first, second, (target.keys, target.values), strict=True):
+            for head in range(new.shape[0]):
+                if target is not self.slab:
+                    new[head, : self.head] = sink[head]
+                new[head, self.head : end] = recent[head].clone()
         positions = self.positions
         if target is not self.slab:
             positions = self.positions.new_empty(*self.positions.shape[:-1], target.capacity)
@@ -271,4 +318,7 @@ class LayerCache:
             if target is not self.slab:
                 self.figures[name] = figure.new_zeros(len(figure), target.capacity)
             self.figures[name][:, :end] = live
-        self.slab, self.start, self.stop = target, self.head, end
+        if self.memory.offset:
+            self.high = self._own_high = self.length
+        self.memory.settle(target)
+        self.start, self.stop = self.head, end

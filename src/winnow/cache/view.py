@@ -1,15 +1,19 @@
 """The units that rows attend to in one layer."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 from torch import Tensor
+
+from winnow.cache.memory import Units, joined
 
 NOBODY = 2**62  # in place of the position of a unit that no row sees
 
 
 @dataclass(frozen=True)
 class View:
-    """Units that rows attend to: tensors [kv_heads, units, head_dim], positions [..., units].
+    """Units that rows attend to: runs of keys and values [kv_heads, units, head_dim], positions [..., units].
 
     order: what the rows' positions are compared with: the units' positions, or one that every row sees. past, window,
     query_limit: as in `Span`. norms: [kv_heads, units] float32, of the keys, where the cache has them.
@@ -17,8 +21,7 @@ class View:
     copies, with keys that are rotated already where others are yet to be. gathered: units between them were left out.
     """
 
-    keys: Tensor
-    values: Tensor
+    runs: tuple[Units, ...]
     positions: Tensor
     order: Tensor
     past: int | None
@@ -31,18 +34,42 @@ class View:
     @property
     def units(self) -> int:
         """Per KV head."""
-        return self.keys.shape[1]
+        return self.positions.shape[-1]
+
+    @property
+    def kv_heads(self) -> int:
+        return self.runs[0][0].shape[0]
+
+    @property
+    def keys(self) -> Tensor:
+        """[kv_heads, units, head_dim]; a copy where there are several runs."""
+        return self._joined[0]
+
+    @property
+    def values(self) -> Tensor:
+        return self._joined[1]
+
+    @cached_property
+    def _joined(self) -> Units:
+        return joined(list(self.runs))
+
+    @property
+    def pieces(self) -> "list[View]":
+        """The same units, in views of one run each."""
+        if len(self.runs) == 1:
+            return [self]
+        ends = [*accumulate(keys.shape[1] for keys, _ in self.runs)]
+        return [self.between(stop - keys.shape[1], stop) for (keys, _), stop in zip(self.runs, ends, strict=True)]
 
     def with_keys(self, keys: Tensor) -> "View":
         """The same units with other keys."""
-        return replace(self, keys=keys)
+        return replace(self, runs=((keys, self.values),))
 
     def at(self, index: Tensor) -> "View":
         """The units at `index`, [units], of a view for one row that compares positions; copies."""
         return replace(
             self,
-            keys=self.keys.index_select(1, index),
-            values=self.values.index_select(1, index),
+            runs=((self.keys.index_select(1, index), self.values.index_select(1, index)),),
             positions=self.positions[..., index],
             order=self.order[..., index],
             past=None,
@@ -51,12 +78,11 @@ class View:
         )
 
     def between(self, start: int, stop: int) -> "View":
-        """The units `[start, stop)` of a view for one row."""
+        """The units `[start, stop)` of a view for one row, or of one whose rows are all in them or all behind."""
         units = slice(start, stop)
         positions = self.positions[..., units]
         return View(
-            self.keys[:, units],
-            self.values[:, units],
+            self._runs_between(start, stop),
             positions,
             positions if self.order is self.positions else self.order[..., units],
             None if self.past is None else max(0, min(self.past, stop) - start),
@@ -66,3 +92,12 @@ class View:
             None if self.place is None else self.place + start,
             self.gathered,
         )
+
+    def _runs_between(self, start: int, stop: int) -> tuple[Units, ...]:
+        found, first = [], 0
+        for keys, values in self.runs:
+            units = slice(max(start - first, 0), max(0, min(stop - first, keys.shape[1])))
+            if units.start < units.stop:
+                found.append((keys[:, units], values[:, units]))
+            first += keys.shape[1]
+        return tuple(found) or ((self.runs[-1][0][:, :0], self.runs[-1][1][:, :0]),)

@@ -13,7 +13,7 @@ from winnow.engine.job import Job, run
 from winnow.engine.request import Completion, Request
 from winnow.engine.sample import Sample
 from winnow.engine.services import admit
-from winnow.errors import CapacityError, InputError
+from winnow.errors import CapacityError, InputError, PlanError
 from winnow.plan import Plan
 from winnow.policies.keep.base import Moment
 from winnow.runtime.observer import Observer
@@ -89,10 +89,25 @@ class Session:
         """
         _fill(self._admit([0] * keys.shape[1]), keys, values)
 
-    def fork(self) -> "Session":
-        """An independent session that goes on from here: the same logits come out of both for the same tokens."""
-        twin = copy.copy(self)
+    def fork(self, at: int | None = None) -> "Session":
+        """An independent session that goes on from here: the same logits come out of both for the same tokens.
+
+        The units so far lie in memory that both share. at: how many tokens, the prompt's included, it is to have seen;
+        None: all. Raises InputError where there were not so many, and PlanError where what was kept then is not known
+        any more, as under any plan but full attention.
+        """
+        twin, known = copy.copy(self), self.state.position
         twin._begun, twin._seconds = self.state.fork(), list(self._seconds)
+        if at is None or at == known:
+            return twin
+        if not 1 <= at <= known:
+            raise InputError(f"at={at!r} must be from 1 to the {known} tokens that the session has seen")
+        if not self.plan.is_full or any(cache.dropped for cache in self.state.caches):
+            raise PlanError(
+                f"what {self.plan} kept after {at} tokens is not known any more; fork a session that is there"
+            )
+        twin._begun.cut(at)
+        twin.prompt, twin._fed, twin.logits = self.prompt[:at], max(0, at - len(self.prompt)), torch.empty(0)
         return twin
 
     def generate(self, request: Request) -> Completion:

@@ -127,26 +127,27 @@ class Block:
         part, reader = self.parts[index], self.parts[index].sequence.reader
         listens = part.decode and self._last(index) and reader.listens(row, views)
         shown = listens and part.rows == 1
+        pieces = [(query, piece) for query, view in zip(queries, views, strict=True) for piece in view.pieces]
         parts: list[Any] = [
             attend(
                 query,
-                view.keys,
-                view.values,
+                *piece.runs[0],
                 part.positions,
-                view.order,
-                past=view.past,
-                window=view.window,
+                piece.order,
+                past=piece.past,
+                window=piece.window,
                 scale=rows.scale,
                 softcap=rows.softcap,
-                sinks=rows.sinks if view is views[0] else None,  # an extra logit, to be counted once
-                return_lse=len(views) > 1,
+                sinks=rows.sinks if index == 0 else None,  # an extra logit, to be counted once
+                return_lse=len(pieces) > 1,
                 return_logits=shown,
             )
-            for query, view in zip(queries, views, strict=True)
+            for index, (query, piece) in enumerate(pieces)
         ]
         if shown:
-            reader.note(row, views, [logits for *_, logits in parts])
-            parts = [(out, lse) for out, lse, _ in parts] if len(views) > 1 else [parts[0][0]]
+            logits = iter([each for *_, each in parts])
+            reader.note(row, views, [torch.cat([next(logits) for _ in view.pieces], 1) for view in views])
+            parts = [(out, lse) for out, lse, _ in parts] if len(pieces) > 1 else [parts[0][0]]
         elif listens:
             reader.note(row, views, [row.match(q[-1], view.keys) for q, view in zip(queries, views, strict=True)])
         elif not part.decode and part.known > part.sequence.prompt - reader.prompt_rows:

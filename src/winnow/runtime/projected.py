@@ -72,8 +72,7 @@ class Projected:
     def settle(self, part: Segment, cache: LayerCache) -> None:
         """Rotate the keys of a compact cache for good: no unit of it will be evicted any more."""
         if cache.length:
-            slots = slice(cache.start, cache.stop)
-            cache.slab.keys[:, slots] = self.placed(part, cache.slab.keys[:, slots], 0)
+            cache.change_keys(lambda keys: self.placed(part, keys, 0))
         cache.rotated = True
 
     def placed(self, part: Segment, keys: Tensor, first: int) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from winnow.cache.aside import Aside
-from winnow.cache.layer import LayerCache, Slab
+from winnow.cache.layer import LayerCache
+from winnow.cache.memory import Slab
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep, Projection
@@ -26,7 +27,7 @@ HEADROOM = 256  # units reserved for new tokens beyond the prompt; a slab that i
 
 @dataclass
 class Sequence:
-    """One text being processed. Forks are independent and share no memory.
+    """One text being processed. Forks are independent; units that they have in common lie in memory that they share.
 
     prompt: tokens of the prompt that the model sees; omitted: those it does not, because the plan shortened it.
     entrances, signals: the layers that the compute policy names, the second for prefill and for decode.
@@ -75,6 +76,12 @@ class Sequence:
         twin.surprise = None if self.surprise is None else self.surprise.fork()
         twin.stats = copy.copy(self.stats)
         return twin
+
+    def cut(self, position: int) -> None:
+        """Give up what came from `position` on, where every layer has a unit for every token."""
+        self.position, self.prompt = position, min(self.prompt, position)
+        for cache in self.own_caches():
+            cache.cut(position)
 
     def holder(self, layer: int) -> int:
         """The layer whose cache this one uses: its own, or that of one below."""
@@ -197,7 +204,7 @@ class Sequence:
         self.note()
         self.stats.cache_bytes = sum(cache.nbytes for cache in self.own_caches())
         self.stats.peak_cache_bytes = sum(cache.peak_nbytes for cache in self.own_caches())
-        self.stats.allocated_bytes = sum(cache.slab.nbytes for cache in self.own_caches())
+        self.stats.allocated_bytes = sum(cache.allocated_nbytes for cache in self.own_caches())
 
 
 def new_sequence(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
+from winnow.cache.memory import joined
 from winnow.cache.view import NOBODY, View
 from winnow.kernels.attend.reference import visible
 from winnow.policies.base import Span
@@ -22,7 +23,7 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     fresh: how many units at the end of the cache this step has appended.
     """
     slots = slice(span.start, span.stop)
-    keys, values, positions = cache.slab.keys[:, slots], cache.slab.values[:, slots], cache.positions[..., slots]
+    runs, positions = cache.memory.runs(span.start, span.stop), cache.positions[..., slots]
     norms = None if cache.norms is None else cache.norms[:, slots]
     past, length = span.past, span.stop - span.start
     seen = part.seen[positions] if part.seen is not None else None
@@ -35,8 +36,7 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
         assert seen is not None
         index = seen.nonzero().flatten()
         positions, index = positions[index], index + span.start
-        # From the whole slab: torch gathers several times as fast from contiguous tensors as from slices of them.
-        keys, values = cache.slab.keys.index_select(1, index), cache.slab.values.index_select(1, index)
+        runs = [cache.gather(index)]
         norms = None if cache.norms is None else cache.norms[:, index]
         past = len(index) - 1 if part.rows == 1 else None
     elif gathered:
@@ -44,7 +44,8 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
         # Heads hold different tokens, so they see different numbers of them: the others are filled up at the front.
         index = seen.to(torch.int8).sort(stable=True).indices[:, -int(seen.sum(-1).max()) :]
         padding, positions, past = ~seen.gather(1, index), positions.gather(1, index), None
-        keys, values = (each.gather(1, index[..., None].expand(-1, -1, each.shape[-1])) for each in (keys, values))
+        keys, values = (each.gather(1, index[..., None].expand(-1, -1, each.shape[-1])) for each in joined(runs))
+        runs = [(keys, values)]
         norms = None if norms is None else norms.gather(1, index)
     if part.late:  # units of later positions may stand before the rows' own
         past = None
@@ -55,7 +56,7 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     if padding is not None:
         order = order.masked_fill(padding, NOBODY)
     place = span.start if span.start < cache.head else cache.head + span.start - cache.start
-    return View(keys, values, positions, order, past, span.window, span.query_limit, norms, place, gathered)
+    return View(tuple(runs), positions, order, past, span.window, span.query_limit, norms, place, gathered)
 
 
 def attention_of(queries: list[Tensor], views: list[View], part: Segment, rows: Projected) -> tuple[Tensor, Tensor]:

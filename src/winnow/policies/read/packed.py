@@ -51,4 +51,4 @@ class Buffers:
         """All of the units. order: as in `View`, where it is not their positions; the rest as in `Span`."""
         past = self.keys.shape[1] if window is None and order is None else None
         compared = self.positions if order is None else order
-        return View(self.keys, self.values, self.positions, compared, past, window, query_limit)
+        return View(((self.keys, self.values),), self.positions, compared, past, window, query_limit)

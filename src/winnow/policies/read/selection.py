@@ -106,7 +106,7 @@ def _tail(row: Row, main: View, order: Tensor | None, recent: int) -> View | Non
     index = index[main.units - recent :]
     places = main.positions[..., index]
     past = None if row.window is not None else recent
-    return View(main.keys[:, index], main.values[:, index], places, places, past, row.window, main.query_limit)
+    return View(((main.keys[:, index], main.values[:, index]),), places, places, past, row.window, main.query_limit)
 
 
 def _found(last: Selection, positions: Tensor, sink: int) -> Last:
