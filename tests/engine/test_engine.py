@@ -6,13 +6,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from test_held import COMBINED
-from test_policies import fresh, plan_of, small_llm
 
 from covering import covered
 from driving import decode, prefill
 from models import small_model
 from tokenizers_for_tests import byte_tokenizer
+from trials import COMBINED, fresh, plan_of, small_llm
 from winnow import LLM, Plan, SamplingParams
 from winnow.engine.bound import bound_bytes
 from winnow.engine.engine import Engine
@@ -99,14 +98,13 @@ def test_rows_that_go_on_all_at_once_are_cut_into_steps_too(llm, text, plan, row
     first = engine.add(text[:6], params(60))
     engine.step()
     second = engine.add(text, params(4, logprobs=1), plan=plan)
-    while not engine.idle:
+    heard = set()
+    while second not in heard:  # after its first token come decode steps, with revived rows
         rows.clear()
-        outputs = engine.step()
+        heard = {output.request_id for output in engine.step() if output.token_ids}
+        assert first in heard
         assert sum(rows) <= layers * most + most
-        if any(output.completion for output in outputs if output.request_id == second):
-            break
-        assert any(output.token_ids for output in outputs if output.request_id == first)
-    [got] = [output.completion for output in outputs if output.request_id == second]
+    got = next(output.completion for output in engine.run() if output.completion and output.request_id == second)
     assert got.token_ids == expected.token_ids
     for mine, theirs in zip(got.logprobs, expected.logprobs, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-5)
@@ -227,11 +225,11 @@ def test_an_error_ends_whom_it_hit_and_nobody_else(llm, text, monkeypatch):
 
 @pytest.mark.parametrize("where", ["logits", "draw"])
 def test_an_error_after_the_layers_ends_whom_it_hit(llm, text, monkeypatch, where):
-    engine = llm.engine()
+    engine = llm.engine(max_step_tokens=2 * len(text))
     engine.add(text, params(3))
     second = engine.add(text, params(3, n=2, temperature=1.0))
 
-    def fails(*_):
+    def fails(*_, **__):
         raise RuntimeError("no such number")
 
     target = (Decoder, "logits") if where == "logits" else (torch, "multinomial")

@@ -4,9 +4,8 @@ import random
 
 import pytest
 import torch
-from test_held import COMBINED
-from test_policies import plan_of, small_llm
 
+from trials import COMBINED, plan_of, small_llm
 from winnow import LLM, SamplingParams
 from winnow.engine.engine import Engine
 from winnow.policies.registry import POLICIES
@@ -31,7 +30,7 @@ def alone(llm: LLM, asked: dict, tokens: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_company_changes_nothing(seed):
     rng = random.Random(seed)
-    llm = small_llm(rng.choice(("llama", "gemma2", "heads_9_3")))
+    llm = small_llm(rng.choice(("llama", "gemma2", "llama-9-3")))
     asked = [
         {
             "prompt": [rng.randrange(3, 97) for _ in range(rng.choice((12, 20, 33, 47)))],

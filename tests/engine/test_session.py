@@ -259,10 +259,10 @@ def test_forks_of_a_long_prompt_share_its_units_and_nothing_else(llm, plan):
     ways = [[5 + 11 * at % 80 + way for at in range(9)] for way in range(3)]
     expected = []
     for way in ways:
-        with llm.session(plan=plan, max_tokens=64) as alone:
+        with llm.session(plan=plan, max_tokens=16) as alone:
             alone.feed(ids)
             expected.append(alone.feed([4, *way]))
-    first = llm.session(plan=plan, max_tokens=64)
+    first = llm.session(plan=plan, max_tokens=16)
     first.feed(ids)
     alone_held = sum(first.state.held())
     begin = first.feed([4])

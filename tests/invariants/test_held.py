@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from test_policies import PROMPT, fresh, plan_of, small_llm
 
 from covering import covered
 from driving import decode, prefill
+from trials import COMBINED, PROMPT, fresh, plan_of, small_llm
 from winnow import Plan, SamplingParams
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
@@ -15,15 +15,6 @@ from winnow.runtime.observer import Observer
 from winnow.runtime.sequence import Sequence
 
 MODELS = {"plan", "shape", "frequencies", "scorer", "observer", "stats"}  # the model's, the caller's, or counted here
-COMBINED = (
-    "lazyllm(layers=[1, 2], keep=0.5) + slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)",
-    "slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=2, publish_delay=3)",
-    "slowfast(budget=3, sink=1, recent=3, bootstrap=30, trigger='periodic', interval=4)",
-    "speed(cutoff=2, anchors='first:9') + locret(budget=9, chunk=6, local=4)",
-    "static_prune(keep=0.4, layers=2) + quest(page=2, budget=6, dense_layers=1)",
-    "sirllm(budget=9, chunk=6, sink=2, recent=2, local=4, decode_chunk=5)",
-    "locret(budget=9, chunk=6, local=4, decode_chunk=5) + sink_recent(sink=2, recent=4)",
-)
 EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED)]
 
 

@@ -5,10 +5,11 @@ import random
 
 import pytest
 import torch
-from test_policies import PROMPT, assert_same, beside_others, fresh, poisoned, small_llm, trial_of
+from test_policies import assert_same, beside_others, poisoned, trial_of
 
 import models
 from driving import decode, prefill
+from trials import PROMPT, fresh, small_llm
 from winnow import LLM, Plan
 from winnow.policies.registry import POLICIES
 from winnow.runtime.heads import HeadsConfig, RetainingHeads

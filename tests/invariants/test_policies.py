@@ -3,7 +3,6 @@
 `off` parameters change nothing, `trial` parameters act on a few dozen tokens (see `winnow.policies.base.Policy`).
 """
 
-import functools
 import itertools
 import random
 
@@ -12,15 +11,13 @@ import torch
 
 from covering import covering, marked
 from driving import advance, decode, logits_of, prefill
-from models import HEADS, small_model
-from winnow import LLM, Plan, SamplingParams
-from winnow.engine.services import admit
+from models import HEADS
+from trials import PROMPT, fresh, plan_of, small_llm
+from winnow import Plan, SamplingParams
 from winnow.policies.registry import IDENTITY, POLICIES
-from winnow.runtime.heads import HeadsConfig, RetainingHeads
 
 # Plain, windowed, soft-capped, unrotated, with sinks, and other numbers of heads.
 FAMILIES = ("llama", "mistral", "gemma2", "smollm3", "gpt_oss", *HEADS)
-PROMPT = 31
 CHUNKS = (1, 4, 64)
 PRODUCT = [*itertools.product(POLICIES, ("off", "mates", "evicted", "forks", "bytes", *CHUNKS), FAMILIES)]
 ALWAYS = covering(PRODUCT)
@@ -32,11 +29,6 @@ def each_policy(what):
     return pytest.mark.parametrize(("name", "family"), marked(product, always))
 
 
-def plan_of(name, parameters):
-    policy = POLICIES[name]
-    return Plan(**{policy.verb: policy(**parameters)})
-
-
 def trial_of(name):
     return plan_of(name, POLICIES[name].trial)
 
@@ -46,23 +38,9 @@ def llm(family, device):
     return small_llm(family, device)
 
 
-@functools.cache
-def small_llm(name, device="cpu", dtype=torch.float32):
-    """With random retaining heads, for the policies that need some. Tests share it, and put back what they change."""
-    llm = LLM(small_model(name, device, dtype), prefill_chunk=10)
-    config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8)
-    llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
-    return llm
-
-
 def assert_same(got, expected, atol=1e-5):
     assert not expected.isnan().any()
     torch.testing.assert_close(got, expected, rtol=0, atol=atol)
-
-
-def fresh(llm, plan, ids, prompt=PROMPT):
-    """A sequence with no token yet, and the tokens of its prompt that the plan lets the model see."""
-    return admit(llm.decoder, llm.tokenizer, plan, ids[:prompt], len(ids) - prompt, llm.prefill_chunk)
 
 
 def test_there_is_one_identity_per_verb():

@@ -8,6 +8,7 @@ left only when the slab is full, so a policy that keeps a recent window pays one
 
 import copy
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,17 @@ from winnow.cache.memory import Memory, Slab, Units
 
 GROWTH = 1.25  # the factor by which a full slab grows
 LEAST = 64  # slots of a slab behind shared ones
+
+
+class Reserved(NamedTuple):
+    """What a cache was before a slot was reserved."""
+
+    first: int | None
+    gapless: bool
+    next: int | None
+    peak: int
+    high: int
+    own_high: int
 
 
 class LayerCache:
@@ -127,18 +139,38 @@ class LayerCache:
         rows = keys.shape[1]
         if self.first is None and rows:
             self.first = int(positions[0]) if first is None else first
+        self._extend(rows, positions, first)
+        start = self.stop - rows  # what was there may have moved
+        self.memory.write(start, keys, values)
+        if self.scores is not None and scores is not None:
+            self.scores[:, start : self.stop] = scores
+        if self.norms is not None:
+            torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32, out=self.norms[:, start : self.stop])
+
+    def reserve(self, position: int) -> "Reserved":
+        """The same for one unit that whoever calls is about to write, in the last slot; what `give_back` takes."""
+        before = Reserved(self.first, self.gapless, self._next, self.peak, self.high, self._own_high)
+        if self.first is None:
+            self.first = position
+        self._extend(1, position, position)
+        return before
+
+    def give_back(self, before: "Reserved") -> None:
+        """Undo `reserve`, which came last."""
+        self.stop -= 1
+        self.appended -= 1
+        self.first, self.gapless, self._next, self.peak, self.high, self._own_high = before
+
+    def _extend(self, rows: int, positions: Tensor | int, first: int | None) -> None:
+        """Take slots for new units."""
         self.gapless = self.gapless and first is not None and self._next in (None, first)
         self._next = None if first is None else first + rows
         if self.stop + rows > self.memory.capacity:
             self._make_room(rows)
-        end = self.stop + rows
-        self.memory.write(self.stop, keys, values)
-        self.positions[..., self.stop : end] = positions
+        self.positions[..., self.stop : self.stop + rows] = positions
         if self.scores is not None:
-            self.scores[:, self.stop : end] = 0 if scores is None else scores
-        if self.norms is not None:
-            torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32, out=self.norms[:, self.stop : end])
-        self.stop = end
+            self.scores[:, self.stop : self.stop + rows] = 0
+        self.stop += rows
         self.appended += rows
         self._count()
 

@@ -1,6 +1,7 @@
 """Memory of units: slabs, and slots that run through several of them where forks share what came before."""
 
 from collections.abc import Callable
+from functools import cached_property
 from weakref import WeakSet
 
 import torch
@@ -26,6 +27,12 @@ class Slab:
     def nbytes(self) -> int:
         """Bytes reserved for keys and values."""
         return self.keys.nbytes + self.values.nbytes
+
+    @cached_property
+    def place(self) -> tuple[int, int, int, int]:
+        """The addresses of keys and values, and the bytes from one KV head and from one unit to the next."""
+        keys = self.keys
+        return keys.data_ptr(), self.values.data_ptr(), keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
 
     def run(self, start: int, stop: int) -> Units:
         return self.keys[:, start:stop], self.values[:, start:stop]
@@ -57,16 +64,20 @@ class Memory:
         """The slots that are shared, each divided by those who do."""
         return sum(slots / len(slab.holders) for slab, slots in self._shared)
 
-    def runs(self, start: int, stop: int) -> list[Units]:
-        """The units in slots `[start, stop)`, as views of memory, one after the other."""
+    def pieces(self, start: int, stop: int) -> list[tuple[Slab, int, int]]:
+        """Where the slots `[start, stop)` lie: slabs, and in each the first slot and the one behind the last."""
         found, first = [], 0
         for slab, slots in self._shared:
             if first < stop and start < first + slots:
-                found.append(slab.run(max(start - first, 0), min(stop - first, slots)))
+                found.append((slab, max(start - first, 0), min(stop - first, slots)))
             first += slots
         if stop > self.offset or not found:
-            found.append(self.own.run(max(start, self.offset) - self.offset, max(stop, self.offset) - self.offset))
+            found.append((self.own, max(start, self.offset) - self.offset, max(stop, self.offset) - self.offset))
         return found
+
+    def runs(self, start: int, stop: int) -> list[Units]:
+        """The units in slots `[start, stop)`, as views of memory, one after the other."""
+        return [slab.run(first, last) for slab, first, last in self.pieces(start, stop)]
 
     def read(self, start: int, stop: int) -> Units:
         """The same as one: a view, or where they lie in several slabs a copy."""

@@ -227,6 +227,11 @@ def mul(builder: Any, a: Any, b: Any) -> Any:
 
 
 @operation(vector, vector, vector)
+def divide(builder: Any, a: Any, b: Any) -> Any:
+    return builder.fdiv(a, b)
+
+
+@operation(vector, vector, vector)
 def maximum(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 

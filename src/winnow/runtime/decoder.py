@@ -7,8 +7,9 @@ whose linear layers use the kernels for few rows; the model itself stays stock.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,6 +25,9 @@ from winnow.runtime.adapters import base_name, dtype_hint
 from winnow.runtime.families import family_of
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
 from winnow.runtime.rotary import Rotary
+
+if TYPE_CHECKING:
+    from winnow.runtime.program import Program
 
 ATTENTION = "winnow"
 # One step at a time per model, whichever thread or LLM it comes from: two would take each other's cores.
@@ -52,6 +56,7 @@ class Decoder:
         compile_kernels(model.device, packed=is_packed(model))
         self.derived: dict[Any, Any] = {}  # what is computed from the weights once; see `refresh`
         self._derived_from: object = None
+        self._places: list[int] = []
         self.default_heads: str | Path | RetainingHeads | None = None
 
     @property
@@ -107,6 +112,20 @@ class Decoder:
             known[width, seed] = RetainingHeads.random(config, seed).beside(self.model)
         heads: RetainingHeads = known[width, seed]
         return heads
+
+    @cached_property
+    def program(self) -> "Program":
+        """The layers that can be taken several at once."""
+        from winnow.runtime.program import Program
+
+        return Program(self)
+
+    def locate(self) -> None:
+        """Find the weights anew if they have moved; called when a sequence is admitted: while it runs they stay."""
+        places = [parameter.data_ptr() for parameter in self.tree.parameters()]
+        if places != self._places:
+            self._places = places
+            self.__dict__.pop("program", None)
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows] token ids -> [1, rows, hidden]."""

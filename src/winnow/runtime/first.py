@@ -62,5 +62,6 @@ def _computed(decoder: Decoder, frequencies: Frequencies, token: int) -> tuple[U
     state.observer = projections = _Projections()
     ids, positions = (torch.full((1,), value, device=decoder.device) for value in (token, 0))
     with decoder.driving():
-        Step(decoder, [Segment(state, 0, 1, 0, positions, decode=False, known=1)]).run(ids)
+        for _ in Step(decoder, [Segment(state, 0, 1, 0, positions, decode=False, known=1)]).walk(ids):
+            pass
     return [cache.live()[:2] for cache in state.caches], projections

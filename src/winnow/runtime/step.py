@@ -26,28 +26,56 @@ class Step:
         self.segments = segments
         rows = segments[-1].stop
         self.most = max(rows, *(s.sequence.chunk for s in segments))  # rows that go through a layer together
-        self.blocks = self._blocks()
+        self._made: list[Block] | None = None
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The rows, in blocks that go through a layer together."""
+        if self._made is None:
+            self._made = self._blocks()
+        return self._made
+
+    @property
+    def _plain(self) -> bool:
+        """Whether layers may be taken several at once: one decode row of each, and nobody looks on."""
+        return all(
+            s.decode and s.rows == 1 and s.seen is None and not s.late and s.sequence.observer is None
+            for s in self.segments
+        )
+
+    def _next_entrance(self, layer: int) -> int:
+        """The next layer above at which a policy chooses who goes on, or the number of layers."""
+        entrances = [at for s in self.segments for at in s.sequence.entrances if at > layer]
+        return min(entrances, default=self.decoder.shape.layers)
 
     def walk(self, ids: Tensor) -> Generator[int, None, list[Tensor]]:
         """[rows] token ids -> for each segment [rows, hidden] after the last layer, of the rows that reached it.
 
         Yields after every block of every layer how many rows it had.
         """
-        hidden = self.decoder.embed(ids)[0]
-        for layer in range(self.decoder.shape.layers):
+        hidden, layer, layers = self.decoder.embed(ids)[0], 0, self.decoder.shape.layers
+        while layer < layers:
             hidden = self._enter(layer, hidden)
-            if not self.blocks:
+            if not len(hidden):
                 break
-            self._tell(layer, hidden)
+            taken = layer
+            if self._plain:
+                hidden, taken = self.decoder.program.run(self.segments, hidden, layer, self._next_entrance(layer))
+            if taken == layer:
+                self._tell(layer, hidden)
+                done = []
+                for block in self.blocks:
+                    block.layer = layer
+                    done.append(self.decoder.layer(layer, hidden[None, block.rows], block)[0])
+                    yield len(done[-1])
+                hidden = done[0] if len(done) == 1 else torch.cat(done)
+                taken += 1
+            else:
+                yield len(hidden) * (taken - layer)
             for segment in self.segments:
-                segment.sequence.stats.rows_computed += segment.rows
-                segment.sequence.stats.revived_rows += segment.late
-            done = []
-            for block in self.blocks:
-                block.layer = layer
-                done.append(self.decoder.layer(layer, hidden[None, block.rows], block)[0])
-                yield len(done[-1])
-            hidden = done[0] if len(done) == 1 else torch.cat(done)
+                segment.sequence.stats.rows_computed += segment.rows * (taken - layer)
+                segment.sequence.stats.revived_rows += segment.late * (taken - layer)
+            layer = taken
         self._tell(self.decoder.shape.layers, hidden)
         return [hidden[segment.start : segment.stop] for segment in self.segments]
 
@@ -74,7 +102,7 @@ class Step:
         for index, (segment, rows) in enumerate(chosen):
             self.segments[index] = replace(segment, start=start, stop=start + len(rows))
             start += len(rows)
-        self.blocks = self._blocks()
+        self._made = None
         return torch.cat([rows for _, rows in chosen])
 
     def _choose(self, layer: int, segment: Segment, rows: Tensor) -> tuple[Segment, Tensor]:

@@ -45,12 +45,22 @@ class Reader:
     prompt_rows = 0
     extra = 0
 
+    @property
+    def narrows(self) -> bool:
+        """Whether `narrow` may leave anything out."""
+        return type(self).narrow is not Reader.narrow
+
     def begin(self, token: int) -> None:
         """A decode step begins, which feeds `token`."""
 
     def narrow(self, row: Row, views: list[View]) -> list[View]:
         """What the row of a decode step reads of `views`, all that it may see; the same list: all of it."""
         return views
+
+    def foreseen(self, layer: int, units: int) -> bool:
+        """Whether what a decode step reads in a layer, of the `units` that it may see, is known without its query, and
+        nothing is to be noted there."""
+        return True
 
     def listens(self, row: Row, views: list[View]) -> bool:
         """Whether `note` is to be told of the row's attention in a layer, in which it reads everything."""

@@ -83,6 +83,9 @@ class QuestReader(Reader):
         self._bounds: dict[int, Bounds] = {}
         self._copy: Buffers | None = None  # of one layer's pages, which nobody reads after that layer
 
+    def foreseen(self, layer: int, units: int) -> bool:
+        return layer < self._policy.dense_layers or units <= self._policy.budget
+
     def narrow(self, row: Row, views: list[View]) -> list[View]:
         self.extra = 0
         *others, view = views

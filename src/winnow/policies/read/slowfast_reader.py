@@ -52,6 +52,11 @@ class SlowFastReader(Reader):
         chosen = current.views(row, views[index], self._sizes, anchored=self._policy.recent_mode == "anchored")
         return views[:index] + chosen + views[index + 1 :]
 
+    def foreseen(self, layer: int, units: int) -> bool:
+        if self._layers[layer].current is None:
+            return units < self._sizes.total
+        return not self._selects(layer)
+
     def listens(self, row: Row, views: list[View]) -> bool:
         if self._layers[row.layer].current is None:
             return views[_main(views)].units >= self._sizes.total  # or fewer, behind a window: `_select` counts

@@ -100,6 +100,9 @@ class TidalReader(Reader):
     def begin(self, token: int) -> None:
         self._index = None
 
+    def foreseen(self, layer: int, units: int) -> bool:
+        return self._index is None and layer not in self._selecting
+
     def narrow(self, row: Row, views: list[View]) -> list[View]:
         if self._index is None or row.window is not None or row.layer in self._selecting:
             return views

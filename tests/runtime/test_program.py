@@ -1,0 +1,186 @@
+"""Layers taken several at once, against the same layers driven one by one."""
+
+from functools import partial
+
+import pytest
+import torch
+from transformers import Qwen2Config
+
+import models
+from models import SMALL, WINDOW, small_model
+from trials import small_llm
+from winnow import LLM, SamplingParams
+from winnow.kernels.launch import numba_missing
+from winnow.models.packed import PackedLinear, quantize_model
+from winnow.runtime.decoder import Decoder
+from winnow.runtime.frame import cut_of
+from winnow.runtime.heads import HeadsConfig, RetainingHeads
+
+pytestmark = pytest.mark.skipif(numba_missing() is not None, reason="the kernel needs Numba")
+PROMPT, CHUNK = 31, 10
+SLOWFAST = "slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)"
+PLANS = {  # how many layers of four are taken in a step, but for slow ones
+    "full": 4,
+    "streaming(sink=4, recent=12)": 4,
+    "snapkv(budget=12, window=4, local=0)": 4,
+    "locret(budget=9, chunk=6, local=4)": 4,
+    "sink_recent(sink=2, recent=6)": 4,
+    SLOWFAST: 4,
+    f"streaming(sink=4, recent=20) + {SLOWFAST}": 0,  # what has left the window since it was selected is looked for
+    "speed(cutoff=2)": 4,
+    "quest(page=2, budget=6, dense_layers=2)": 2,
+    "tidal(layers=[1], budget=3)": 1,
+    "h2o(budget=12)": 0,
+    "lazyllm(layers=[2], keep=0.5)": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def qwen2(monkeypatch):
+    """Its heads as wide as the kernel takes them."""
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
+    monkeypatch.setitem(models.CONFIGS, "qwen2-wide", partial(Qwen2Config, **{**SMALL, **heads, **windows}))
+
+
+def llm_of(family, dtype=torch.float32, packed=False):
+    model = small_model(family, dtype=dtype)
+    if packed:
+        quantize_model(model)
+    llm = LLM(model, prefill_chunk=CHUNK)
+    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(model, llm.decoder.shape, width=8), seed=1)
+    return llm
+
+
+def driven(llm, call):
+    """What a call gives where every layer is driven."""
+    kept = llm.decoder.program.rows
+    llm.decoder.program.rows = 0
+    try:
+        return call()
+    finally:
+        llm.decoder.program.rows = kept
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Layers that were driven, decode rows only, by their numbers."""
+    numbers, true = [], Decoder.layer
+
+    def layer(self, index, hidden, call):
+        if call.parts[0].decode:
+            numbers.append(index)
+        return true(self, index, hidden, call)
+
+    monkeypatch.setattr(Decoder, "layer", layer)
+    return numbers
+
+
+CASES = [(plan, family) for plan in PLANS for family in ("llama-9-3", "mistral", "qwen2-wide", "qwen3")]
+CASES = [case for case in CASES if "tidal" not in case[0] or case[1] in ("llama-9-3", "qwen3")]  # needs a wide layer
+
+
+@pytest.mark.parametrize(("plan", "family"), CASES)
+def test_equals_driven_layers(plan, family, text, taken):
+    llm = llm_of(family)
+    expected = driven(llm, lambda: llm.logits(text, decode_from=PROMPT, plan=plan))
+    taken.clear()
+    with llm.session(plan=plan, max_tokens=len(text) - PROMPT + 1) as session:
+        got = torch.cat((session.feed(text[:PROMPT]), session.feed(text[PROMPT:])))
+        torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
+        if family in ("llama-9-3", "qwen3"):
+            slow = session.stats.slow_steps if "slowfast" in plan else 0
+            assert len(taken) <= (4 - PLANS[plan]) * (len(text) - PROMPT) + 4 * slow
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen3", "qwen2-wide"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_in_bfloat16_it_is_rounded_where_modules_round(family, packed, text):
+    llm = llm_of(family, torch.bfloat16, packed)
+    assert llm.decoder.program.rows > 0
+    expected = driven(llm, lambda: llm.logits(text, decode_from=PROMPT))
+    got = llm.logits(text, decode_from=PROMPT)
+    close = (got - expected).abs().max() / expected.abs().max()
+    assert close < 2e-2
+    assert (got.argmax(-1) == expected.argmax(-1)).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("family", ["llama-9-3", "mistral"])
+def test_rows_of_many_sequences_and_plans(rows, family, text):
+    llm = llm_of(family)
+    plans = [
+        "full",
+        "streaming(sink=4, recent=12)",
+        SLOWFAST,
+        "snapkv(budget=12, window=4, local=0)",
+        "speed(cutoff=2)",
+    ]
+    prompts = [text[at : at + 20 + 3 * at] for at in range(rows)]
+    params = SamplingParams(max_tokens=9, ignore_eos=True, logprobs=3)
+    call = partial(llm.generate, prompts, params, plan=[plans[at % 5] for at in range(rows)])
+    for mine, theirs in zip(call(), driven(llm, call), strict=True):
+        assert mine.token_ids == theirs.token_ids
+        for got, expected in zip(mine.logprobs, theirs.logprobs, strict=True):
+            assert got == pytest.approx(expected, abs=1e-4)
+        for counted in ("rows_computed", "units_read", "total_bytes", "slow_steps", "fast_steps", "cache_bytes"):
+            assert getattr(mine.stats, counted) == getattr(theirs.stats, counted)
+
+
+def test_a_layer_with_anything_hooked_to_it_is_driven(text, taken):
+    model = small_model("llama-9-3")
+    seen = []
+    model.model.layers[2].mlp.register_forward_hook(lambda *_: seen.append(1))
+    llm = LLM(model, prefill_chunk=CHUNK)
+    expected = small_llm("llama-9-3").logits(text, decode_from=PROMPT)
+    torch.testing.assert_close(llm.logits(text, decode_from=PROMPT), expected, rtol=0, atol=2e-5)
+    assert len(seen) > len(text) - PROMPT
+    assert set(taken) == {2}
+
+
+def test_an_adapter_beside_packed_weights_is_driven(text, taken):
+    llm = llm_of("qwen3", torch.bfloat16, packed=True)
+    module = llm.decoder.layers[1].self_attn.q_proj
+    assert isinstance(module, PackedLinear)
+    module.low_rank.append(
+        (torch.zeros(2, module.in_features).bfloat16(), torch.zeros(module.out_features, 2).bfloat16())
+    )
+    llm.logits(text, decode_from=PROMPT)
+    assert set(taken) == {1}
+
+
+def test_weights_that_lie_elsewhere_are_found_again(text):
+    """Put in the place of others while no sequence runs, as libraries that load adapters do."""
+    llm = llm_of("llama-9-3")
+    before = llm.logits(text, decode_from=PROMPT)
+    with torch.no_grad():
+        for layer in llm.model.model.layers:
+            weight = layer.mlp.down_proj.weight
+            weight.data = weight.data * 1.5
+    got = llm.logits(text, decode_from=PROMPT)
+    assert not torch.allclose(got, before, atol=1e-3)
+    torch.testing.assert_close(got, driven(llm, lambda: llm.logits(text, decode_from=PROMPT)), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "phi3"])
+def test_what_the_kernel_does_not_know_is_driven(family):
+    assert small_llm(family).decoder.program.rows == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    "rows", [[[(1, False)]], [[(5000, False)]], [[(4, True), (300, False)], [(90, False)]], [[(700, False)]] * 5]
+)
+def test_runs_are_shared_out_evenly_and_whole(rows, threads):
+    cut = cut_of(tuple(tuple(each) for each in rows), 3, threads)
+    flat = [units for runs in rows for units, _ in runs]
+    covered_units = {}
+    for number, head, start, told in zip(cut.run, cut.head, cut.start, cut.told, strict=True):
+        place = covered_units.setdefault((number, head), 0)
+        assert start == place
+        covered_units[number, head] += told[3]
+    assert covered_units == {(number, head): flat[number] for number in range(len(flat)) for head in range(3)}
+    assert (cut.bounds[0], cut.bounds[-1], len(cut.bounds)) == (0, len(cut.told), threads + 1)
+    assert (cut.heads[0], cut.heads[-1], len(cut.heads)) == (0, len(cut.told), 3 * len(rows) + 1)
+    read = [int(cut.told[first:last, 3].sum()) for first, last in zip(cut.bounds, cut.bounds[1:], strict=False)]
+    assert max(read) <= 3 * sum(flat) / threads + 2 * 128

@@ -1,0 +1,41 @@
+"""Every policy with parameters that act on a few dozen tokens, on small models: what tests of the whole share."""
+
+import functools
+
+import torch
+
+from models import small_model
+from winnow import LLM, Plan
+from winnow.engine.services import admit
+from winnow.policies.registry import POLICIES
+from winnow.runtime.heads import HeadsConfig, RetainingHeads
+
+PROMPT = 31
+COMBINED = (
+    "lazyllm(layers=[1, 2], keep=0.5) + slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)",
+    "slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=2, publish_delay=3)",
+    "slowfast(budget=3, sink=1, recent=3, bootstrap=30, trigger='periodic', interval=4)",
+    "speed(cutoff=2, anchors='first:9') + locret(budget=9, chunk=6, local=4)",
+    "static_prune(keep=0.4, layers=2) + quest(page=2, budget=6, dense_layers=1)",
+    "sirllm(budget=9, chunk=6, sink=2, recent=2, local=4, decode_chunk=5)",
+    "locret(budget=9, chunk=6, local=4, decode_chunk=5) + sink_recent(sink=2, recent=4)",
+)
+
+
+def plan_of(name, parameters):
+    policy = POLICIES[name]
+    return Plan(**{policy.verb: policy(**parameters)})
+
+
+@functools.cache
+def small_llm(name, device="cpu", dtype=torch.float32):
+    """With random retaining heads, for the policies that need some. Tests share it, and put back what they change."""
+    llm = LLM(small_model(name, device, dtype), prefill_chunk=10)
+    config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8)
+    llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
+    return llm
+
+
+def fresh(llm, plan, ids, prompt=PROMPT):
+    """A sequence with no token yet, and the tokens of its prompt that the plan lets the model see."""
+    return admit(llm.decoder, llm.tokenizer, plan, ids[:prompt], len(ids) - prompt, llm.prefill_chunk)
