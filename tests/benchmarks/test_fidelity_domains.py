@@ -21,7 +21,7 @@ from winnow.errors import CapacityError, InputError, PlanError
 from winnow.evaluation.fidelity import fidelities, fidelity
 from winnow.policies.keep.budgeted import Budgeted
 from winnow.policies.registry import POLICIES
-from winnow.runtime import session as module
+from winnow.engine import session as module
 from winnow.tasks.texts import SOURCES
 
 PLANS = ["streaming(sink=2, recent=8)", "sink_recent(sink=2, recent=4)"]
@@ -54,8 +54,8 @@ def data(tmp_path_factory) -> Path:
 
 
 def test_every_plan_has_the_figures_it_has_alone_and_full_attention_runs_once(llm, text, monkeypatch):
-    ran, prefill = list[object](), module.prefill
-    monkeypatch.setattr(module, "prefill", lambda *given: ran.append(given[1].plan) or prefill(*given))
+    ran, admit = list[object](), module.admit
+    monkeypatch.setattr(module, "admit", lambda *given: ran.append(given[2]) or admit(*given))
     done: list[int] = []
     found = dict(zip(("full", *PLANS), fidelities(llm, text, ["full", *PLANS], 20, progress=done.append), strict=True))
     assert (len(ran), sum(done)) == (3, 3 * len(text))

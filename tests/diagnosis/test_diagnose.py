@@ -246,7 +246,7 @@ def test_what_cannot_be_measured_is_refused_before_any_work(ids, params, words, 
     def refuse(*arguments, **keywords):
         raise AssertionError("work was done before the error")
 
-    monkeypatch.setattr("winnow.engine.session.prefill", refuse)
+    monkeypatch.setattr("winnow.runtime.decoder.Decoder.embed", refuse)
     with pytest.raises((InputError, CapacityError), match=words):
         diagnose_prompts(LLM(small_model()), [text, ids], params)
 

@@ -47,6 +47,8 @@ class Decoder:
         self.tree: Any = shadow_of(model, ATTENTION)
         self._lock = _LOCKS.setdefault(model, threading.RLock())
         self._placed = (model.dtype, model.device)
+        # Of the model's own properties each looks through all modules: one parameter tells as much.
+        self._told_by = next((each for each in model.parameters() if each.dtype == model.dtype), None)
         self.config: Any = model.config
         self.rotary = Rotary(model)
         self.layers = list(self.tree.model.layers)[: self.config.num_hidden_layers]
@@ -61,11 +63,11 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        return self._placed[1]
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.model.dtype
+        return self._placed[0]
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -147,7 +149,8 @@ class Decoder:
     def driving(self) -> Iterator[None]:
         """Within: this thread alone steps the model. Raises ModelError where it was moved or cast since."""
         with self._lock:
-            if (self.model.dtype, self.model.device) != self._placed:
+            told = self.model if self._told_by is None else self._told_by
+            if (told.dtype, told.device) != self._placed:
                 raise ModelError("the model was moved or cast since the LLM was made; make a new LLM of it")
             yield
 
