@@ -1,7 +1,5 @@
 """Long text to hide needles in: the bundled public-domain books, or the user's own files."""
 
-from __future__ import annotations
-
 import bisect
 import gzip
 import itertools
@@ -31,7 +29,7 @@ class Haystack:
     sentences: tuple[str, ...]
 
     @classmethod
-    def from_text(cls, text: str) -> Haystack:
+    def from_text(cls, text: str) -> "Haystack":
         sentences = tuple(_UNIT.findall(text.strip() + "\n\n"))
         if not sentences:
             raise InputError("the haystack text is empty; give text with at least one sentence")

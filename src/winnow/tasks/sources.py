@@ -1,7 +1,5 @@
 """Records of the user's data directory: a file found by its name, its fields checked line by line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real texts for language modelling, by domain."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Prompts and answer lengths are those it gives to open models (YaRN-Mistral); answers are scored by its `compute_scores`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Closed-ended datasets are scored by its exact match, open-ended ones by F1 or RO
 it leaves to people or to a model to judge are left out. Its system prompt and its message are one user message here.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """LongBench, arXiv:2308.14508: 21 datasets of long prompts, with the prompts, answer lengths and scores published."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Sequence

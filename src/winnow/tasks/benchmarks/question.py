@@ -1,7 +1,5 @@
 """What a published benchmark asks: its prompts as published, how answers are scored, and what of a prompt fits."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
