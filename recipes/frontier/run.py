@@ -10,9 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import machine
+
 from winnow import LLM
 from winnow.errors import WinnowError
-from winnow.evaluation.about import commit, machine
+from winnow.evaluation.about import commit
 from winnow.evaluation.evaluate import Case, answer, cases, environment
 from winnow.evaluation.evaluate import Record as Answer
 from winnow.plan import Plan
