@@ -10,8 +10,8 @@ from winnow.errors import InputError
 from winnow.tasks.draw import Draw, DrawnTask
 from winnow.tasks.example import Example
 from winnow.tasks.fill import fill_with_records
-from winnow.tasks.haystack import existing_directory, field, read_records
 from winnow.tasks.kv import ask_pair, json_object, pair
+from winnow.tasks.rows import existing_directory, read_rows
 
 SAMPLE = 20  # pairs tokenised to guess how long one is
 
@@ -28,11 +28,10 @@ def load_records(directory: str | Path) -> tuple[Record, ...]:
     folder = existing_directory(directory)
     records: list[Record] = []
     for path in sorted(folder.glob("kv_*.jsonl.gz")):
-        for line, record in read_records(path):
-            key, value = field(record, "key", path, line), field(record, "value", path, line)
-            pairs = field(record, "ordered_kv_records", path, line)
+        for row in read_rows(path):
+            key, value, pairs = row["key"], row["value"], row["ordered_kv_records"]
             if not isinstance(pairs, list) or any(not isinstance(p, list) or len(p) != 2 for p in pairs):
-                raise InputError(f"{path}, line {line}: 'ordered_kv_records' must be a list of [key, value] pairs")
+                raise row.error("'ordered_kv_records' must be a list of [key, value] pairs")
             others = tuple((str(k), str(v)) for k, v in pairs if k != key)
             records.append(((str(key), str(value)), others))
     if not records:

@@ -9,7 +9,7 @@ from winnow.errors import InputError
 from winnow.tasks.draw import Draw, DrawnTask
 from winnow.tasks.example import Example
 from winnow.tasks.fill import fill_with_records
-from winnow.tasks.haystack import existing_directory, field, read_records
+from winnow.tasks.rows import existing_directory, read_rows
 
 INTRODUCTION = (
     "Below is a record of lines I want you to remember. Each line begins with 'line <line index>' and contains a "
@@ -47,12 +47,10 @@ def load_lines(directory: str | Path) -> tuple[Lines, ...]:
     folder = existing_directory(directory)
     records: list[Lines] = []
     for path in sorted(folder.glob("lines_*.jsonl.gz")):
-        for number, record in read_records(path):
-            lines = tuple(_LINE.findall(str(field(record, "prompt", path, number))))
+        for row in read_rows(path):
+            lines = tuple(_LINE.findall(str(row["prompt"])))
             if len(lines) < 2:
-                raise InputError(
-                    f"{path}, line {number}: 'prompt' holds no lines like 'line old-cat: REGISTER_CONTENT is <1>'"
-                )
+                raise row.error("'prompt' holds no lines like 'line old-cat: REGISTER_CONTENT is <1>'")
             records.append(lines)
     if not records:
         raise InputError(f"{folder} holds no record in a file lines_*.jsonl.gz")

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
 from winnow.errors import CapacityError
 from winnow.tasks.example import render_text
+
+Right = TypeVar("Right")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,11 @@ def published(name: str) -> dict[str, Dataset]:
     """The datasets of the benchmark called `name`, from the table of its published prompts."""
     text = resources.files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8")
     return {dataset: Dataset(**entry) for dataset, entry in json.loads(text).items()}
+
+
+def against(metric: Callable[[str, Right], float], right: Right) -> Callable[[str], float]:
+    """How good an answer is by a metric, whose right answer is known."""
+    return lambda text: metric(text, right)
 
 
 def fit(question: Question, tokenizer: PreTrainedTokenizerBase, limit: int) -> tuple[list[int], int]:
