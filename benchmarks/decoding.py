@@ -16,9 +16,8 @@ import torch
 from benchmarks.decode import filled, random_units, stock_cache, stock_step
 from benchmarks.shapes import Shape
 from benchmarks.speed import STOCK, Rates, timed
-from winnow import LLM, Plan, Session
+from winnow import LLM, Plan, Session, feed_together
 from winnow.evaluation.evaluate import Progress, silent
-from winnow.runtime.session import feed_together
 
 WARMUP = 3  # steps that every arm takes before its first turn
 FULL = str(Plan())

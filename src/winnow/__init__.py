@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from winnow.runtime.generate import Completion
     from winnow.runtime.llm import LLM
     from winnow.runtime.observer import Observer
-    from winnow.runtime.session import Session
+    from winnow.runtime.session import Session, feed_together
     from winnow.sampling import SamplingParams
     from winnow.stats import Stats
 
-__all__ = ["LLM", "Completion", "Observer", "Plan", "SamplingParams", "Session", "Stats", "errors"]
+__all__ = ["LLM", "Completion", "Observer", "Plan", "SamplingParams", "Session", "Stats", "errors", "feed_together"]
 __version__ = "0.1.0"
 
 # Loaded when first asked for: torch and transformers take seconds, and `winnow --help` needs neither.
@@ -25,6 +25,7 @@ _PLACES = {
     "SamplingParams": "winnow.sampling",
     "Session": "winnow.runtime.session",
     "Stats": "winnow.stats",
+    "feed_together": "winnow.runtime.session",
 }
 
 

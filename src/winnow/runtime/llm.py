@@ -9,6 +9,7 @@ from jinja2 import TemplateError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from winnow.devices import parse_device, parse_dtype
 from winnow.errors import InputError, ModelError, PlanError
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
@@ -19,7 +20,7 @@ from winnow.runtime.families import family_of
 from winnow.runtime.forward import forward_pass, logits_of, surprisals
 from winnow.runtime.generate import Completion, Request, run
 from winnow.runtime.heads import RetainingHeads
-from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, load, move, parse_device, parse_dtype, rounded_copy
+from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, load, move, rounded_copy
 from winnow.runtime.observer import Observer
 from winnow.runtime.scorer import ModelScorer
 from winnow.runtime.session import Session
