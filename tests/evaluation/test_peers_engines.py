@@ -3,8 +3,10 @@
 import sys
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import torch
+from gguf import GGUFReader
 
 from peer_engines import IDS, PYTHONS, engine, needs_kvpress, needs_llama
 from tiny import save_tiny_model, tiny_model
@@ -13,7 +15,7 @@ from winnow.errors import InputError, UnsupportedModelError
 from winnow.evaluation.compare import document_case
 from winnow.evaluation.peers.base import WORKERS
 from winnow.evaluation.peers.compare import Workers
-from winnow.evaluation.peers.gguf_file import check_gguf, interleaved
+from winnow.evaluation.peers.gguf_file import check_gguf, interleaved, write_gguf
 from winnow.evaluation.peers.registry import peer_arms, plan_arms
 from winnow.evaluation.peers.weights import weights_of
 from winnow.plan import Plan
@@ -78,6 +80,26 @@ def test_neighbours_rotate_as_halves_did():
     expected = interleaved(torch.stack(turned(halves[:, 0], halves[:, 1]), 1).flatten(), heads)
     pairs = interleaved(q, heads).view(heads, head_dim // 2, 2)
     torch.testing.assert_close(torch.stack(turned(pairs[..., 0], pairs[..., 1]), -1).flatten(), expected)
+
+
+def test_a_file_has_every_tensor_by_its_name_in_gguf(tmp_path):
+    model = tiny_model()
+    write_gguf(model, tmp_path / "model.gguf")
+    found = {tensor.name: tensor.data for tensor in GGUFReader(tmp_path / "model.gguf").tensors}
+    parts = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
+    in_layers = {f"blk.{layer}.{part}.weight" for layer in range(2) for part in parts}
+    top = {"token_embd.weight", "output_norm.weight"} | (
+        set() if model.config.tie_word_embeddings else {"output.weight"}
+    )
+    assert set(found) == in_layers | top
+    layer = model.model.layers[1]
+    heads = model.config.num_attention_heads
+    for name, expected in (
+        ("attn_q", interleaved(layer.self_attn.q_proj.weight, heads)),
+        ("attn_v", layer.self_attn.v_proj.weight),
+        ("ffn_norm", layer.post_attention_layernorm.weight),
+    ):
+        np.testing.assert_array_equal(found[f"blk.1.{name}.weight"], expected.detach().numpy())
 
 
 def test_what_is_not_converted_is_refused():

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from winnow.evaluation.compare import Timing, distinct, timing
+from winnow.evaluation.compare import Timing, distinct, mean_scores, timing
 from winnow.evaluation.peers.compare import Answer
 
 FULL = "full"
@@ -87,7 +87,7 @@ def best(values: Mapping[str, float], *, most: bool = False) -> Best:
 
 
 def _row(group: Sequence[Answer], others: dict[str, list[Answer]]) -> PeerRow:
-    scores = _scores(group)
+    scores = mean_scores((answer.task, answer.score) for answer in group)
     peaks = [answer.peak_bytes for answer in group if answer.peak_bytes is not None]
     units = [answer.kept_units for answer in group if answer.kept_units is not None]
     full = {_case(answer): answer.token_ids for answer in others.get(FULL, ())}
@@ -107,15 +107,6 @@ def _row(group: Sequence[Answer], others: dict[str, list[Answer]]) -> PeerRow:
         same_tokens=statistics.fmean(same) if same else None,
         ratios={name: _ratios(group, other) for name, other in others.items()},
     )
-
-
-def _scores(group: Sequence[Answer]) -> dict[str, float]:
-    """Mean per task, of the tasks with known answers."""
-    found: dict[str, list[float]] = {}
-    for answer in group:
-        if answer.score is not None:
-            found.setdefault(answer.task, []).append(answer.score)
-    return {task: statistics.fmean(values) for task, values in found.items()}
 
 
 def _ratios(group: Sequence[Answer], other: Sequence[Answer]) -> dict[str, float]:
