@@ -177,4 +177,4 @@ METRICS: dict[str, Callable[[str, Labels], float]] = {
     "qa_f1": _best_f1,
     "qa_f1_characters": _best_f1_characters,
 }
-INFINITEBENCH = Benchmark("infinitebench", "InfiniteBench, arXiv:2402.13718", published("infinitebench"), load)
+INFINITEBENCH = Benchmark("infinitebench", published("infinitebench"), load)

@@ -152,4 +152,4 @@ CLOSED: dict[str, Callable[[str, str], float]] = {
     "judgement": lambda text, reference: exact_match(judgement(text), reference),
     "exact": exact_match,
 }
-LEVAL = Benchmark("leval", "L-Eval, arXiv:2307.11088", published("leval"), load)
+LEVAL = Benchmark("leval", published("leval"), load)

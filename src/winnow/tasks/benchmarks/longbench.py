@@ -105,4 +105,4 @@ def _sentences(text: str) -> list[list[str]]:
     return [" ".join(piece.split()).split(" ") for piece in text.split(".") if piece]
 
 
-LONGBENCH = Benchmark("longbench", "LongBench, arXiv:2308.14508", published("longbench"), load)
+LONGBENCH = Benchmark("longbench", published("longbench"), load)

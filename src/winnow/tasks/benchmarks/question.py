@@ -49,7 +49,6 @@ class Benchmark:
     """
 
     name: str
-    source: str
     datasets: dict[str, Dataset]
     load: Callable[[Path, str, Dataset], list[Question]]
 
