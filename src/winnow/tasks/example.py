@@ -66,8 +66,8 @@ def render_text(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     if tokenizer.chat_template:
         message = [{"role": "user", "content": text}]
         whole = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-        return tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
-    return tokenizer(text, verbose=False)["input_ids"]
+        return list(tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"])
+    return list(tokenizer(text, verbose=False)["input_ids"])
 
 
 def found(answer: str, text: str) -> bool:
