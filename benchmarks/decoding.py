@@ -16,8 +16,7 @@ import torch
 from benchmarks.decode import filled, random_units, stock_cache, stock_step
 from benchmarks.shapes import Shape
 from benchmarks.speed import STOCK, Rates, timed
-from winnow import LLM, Plan, Session
-from winnow.engine.session import feed_together
+from winnow import LLM, Plan, Session, feed_together
 from winnow.evaluation.evaluate import Progress, silent
 
 WARMUP = 3  # steps that every arm takes before its first turn

@@ -7,6 +7,8 @@ from benchmarks.depth import cells, every_layer, grid
 from benchmarks.depth import depth as measure_depth
 from benchmarks.plots import plot_depth, plot_sparsity, plot_sweep, plot_usage
 from benchmarks.record import Record, about, collect
+from benchmarks.schedule import flops as operations
+from benchmarks.schedule import propose
 from benchmarks.sparsity import check_masses, mean_profiles, token_shares
 from benchmarks.sparsity import sparsity as measure_sparsity
 from benchmarks.sweep import arms_of, finished_runs, summarise_sweep
@@ -19,8 +21,7 @@ from winnow.cli.inputs import check_outputs, make_tasks, parse_plan, parse_plans
 from winnow.cli.options import EXAMPLES, TASKS, ModelOptions, TaskOptions
 from winnow.errors import InputError
 from winnow.evaluation.compare import finished, with_full
-from winnow.policies.compute.schedule import flops as operations
-from winnow.policies.compute.schedule import propose, rows_per_layer
+from winnow.policies.compute.schedule import rows_per_layer
 from winnow.tasks import Task
 
 PLANS = ("lazyllm",)

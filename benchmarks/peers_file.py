@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.peer_workers import asked_more
 from winnow.evaluation.evaluate import Progress, silent
 from winnow.evaluation.peers.base import Arm
 from winnow.evaluation.peers.compare import Workers
@@ -95,7 +96,7 @@ def measure_file(
             if (arm.label, turn) in done:
                 continue
             found = []
-            with Workers([arm], threads=threads, device="cpu") as workers:
+            with Workers([asked_more(arm)], threads=threads, device="cpu") as workers:
                 workers.load(weights, max(lengths) + steps + 1)
                 workers.require(arm.label, "follow", ids=list(ids[: warmup + WARMUP_STEPS]), prompt=warmup)
                 for length in lengths:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.peer_workers import asked_more
 from winnow.evaluation.evaluate import Progress, silent
 from winnow.evaluation.peers.base import Arm
 from winnow.evaluation.peers.compare import Workers
@@ -55,7 +56,7 @@ def measure_steps(
     with _units(shape, length, getattr(torch, weights.dtype)) as units:
         for _ in range(turns):
             for arm in arms:
-                with Workers([arm], threads=threads, device="cpu") as workers:
+                with Workers([asked_more(arm)], threads=threads, device="cpu") as workers:
                     about = dict(workers.about[arm.label])
                     workers.load(weights, length + warmup + repeats + 2)
                     request = {"length": length, "units": units, "warmup": warmup, "repeats": repeats}

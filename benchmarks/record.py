@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from benchmarks.machine import machine
 from benchmarks.options import PROGRAM
 from winnow import LLM
 from winnow.cli import deliver
 from winnow.cli.terminal import Meter, interruptible
-from winnow.evaluation.about import machine
 from winnow.evaluation.evaluate import environment
 
 Some = TypeVar("Some")

@@ -8,8 +8,8 @@ import torch
 from benchmarks.shapes import random_model, shape_named
 from winnow import LLM, Plan
 from winnow.cli.options import ModelOptions
+from winnow.devices import parse_device, parse_dtype
 from winnow.errors import CapacityError
-from winnow.runtime.loading import parse_device, parse_dtype
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.draw import claim_title
 from benchmarks.memory import MemoryRow
 from benchmarks.speed import STOCK
-from winnow.cli.draw import GREY, MARKERS, claim_title, new_figure, plain, save
+from winnow.cli.draw import GREY, MARKERS, new_figure, plain, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

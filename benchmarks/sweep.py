@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.schedule import flops
 from benchmarks.watch import generate_watched
 from winnow import LLM, Plan, SamplingParams, Stats
 from winnow.evaluation.accuracy import wilson
 from winnow.evaluation.compare import with_full
 from winnow.evaluation.evaluate import Case, Progress, cases, check_lengths, silent
-from winnow.policies.compute.schedule import flops
 from winnow.tasks import Task
 
 ALL = "all tasks"

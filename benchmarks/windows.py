@@ -8,8 +8,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from benchmarks.texts import Text, texts
 from winnow.errors import InputError
-from winnow.tasks.texts import Text, texts
 
 LONGEST_TOKEN = 12  # characters: an excerpt of so many for each token wanted is long enough for nearly all texts
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\S)")

@@ -25,6 +25,11 @@ SEVERAL = conversation(30, [(5, 7, 9), (12, 14, 17), (20, 22, 30)])
 SINGLE = conversation(19, [(11, 13, 19)], system=3, seed=1)
 
 
+def upper_rows(of: Conversation, anchors: str, decode_from: str = "header") -> list[list[int]]:
+    """The positions that go on from the cutoff, turn by turn."""
+    return [segment.positions for segment in segments(of, anchors, decode_from)]
+
+
 def dense_loss(model: PreTrainedModel, conversations: list[Conversation], policy: Speed) -> Tensor:
     """The sum of cross-entropies, one forward of the whole conversation for each turn, with gradients."""
     shape = Decoder(model).shape

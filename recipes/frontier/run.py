@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from benchmarks.machine import machine
+from recipes.records import Record, read_record, write_record
 
 from winnow import LLM
 from winnow.errors import WinnowError
-from winnow.evaluation.about import commit, machine
+from winnow.evaluation.about import commit
 from winnow.evaluation.evaluate import Case, answer, cases, environment
 from winnow.evaluation.evaluate import Record as Answer
 from winnow.plan import Plan
@@ -26,7 +26,6 @@ COSTS = (
     "total_bytes",
     "slow_steps", "fast_steps", "revived_rows", "prompt_tokens", "new_tokens", "ttft_s", "tpot_s",
 )  # fmt: skip
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,10 @@ class Bench:
             llm.check([case.ids for case in todo], todo[0].params, plan=plan)
         except WinnowError as error:
             reason = str(error).replace(llm.model.config.name_or_path, MODEL)  # a message may name its directory
-            _write(file, {**head, "plan": plan, "refused": reason, "rows": []})
+            write_record(file, {**head, "plan": plan, "refused": reason, "rows": []})
             return f"{job.name}: refused: {reason}"
         head |= {"plan": str(Plan.parse(plan)), "refused": None}
-        before = _read(file)
+        before = read_record(file)
         rows = [] if before is None or any(before[key] != value for key, value in head.items()) else before["rows"]
         done = {row["index"] for row in rows}
         todo = [case for case in todo if _index(case) not in done]
@@ -75,7 +74,7 @@ class Bench:
         known = {"environment": environment(llm, MODEL), "machine": machine(llm.device)}
         known["commit"] = ", ".join(sorted(commits))
         rows += [_row(each) for each in answer(llm, [Plan.parse(plan)], iter(todo))]
-        _write(file, {**head, **known, "rows": rows})
+        write_record(file, {**head, **known, "rows": rows})
         score = sum(row["score"] for row in rows) / len(rows)
         return f"{job.name}: {100 * score:.1f} of {len(rows)} examples"
 
@@ -95,14 +94,3 @@ def _index(case: Case | Answer) -> str:
 def _row(each: Answer) -> Record:
     costs = each.stats.to_dict()
     return {"index": _index(each), "task": each.task, "score": each.score, **{name: costs[name] for name in COSTS}}
-
-
-def _read(file: Path) -> Record | None:
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-
-
-def _write(file: Path, record: Record) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    os.replace(part, file)

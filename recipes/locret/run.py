@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from recipes.records import write_record
 from transformers.utils import logging as transformers_logging
 
 from winnow import LLM
@@ -66,10 +65,7 @@ def measure(arm: Arm, length: int, out: Path, threads: int) -> str:
         "most_bytes": costs,
         "environment": environment(llm, MODEL),
     }
-    record.parent.mkdir(parents=True, exist_ok=True)
-    part = record.with_suffix(".part")
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, record)
+    write_record(record, document)
     return f"{record.stem}: measured"
 
 

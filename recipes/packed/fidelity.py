@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from benchmarks.machine import machine
 from transformers.utils import logging as transformers_logging
 
 from winnow import LLM, Plan
 from winnow.cli.terminal import Meter, console, new_table, say
 from winnow.errors import InputError, WinnowError
-from winnow.evaluation.about import commit, machine
+from winnow.evaluation.about import commit
 from winnow.evaluation.peers.compare import Workers
 from winnow.evaluation.peers.registry import parse_pythons, peer_arms, plan_arms
 from winnow.evaluation.peers.weights import weights_of

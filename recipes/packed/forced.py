@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.peer_workers import asked_more
 
 from winnow.evaluation.peers.base import Arm
 from winnow.evaluation.peers.compare import Workers
@@ -110,7 +111,7 @@ def over_all(found: Sequence[Forced], kind: str = "all") -> list[Forced]:
 
 def _logits(weights: Weights, job: Job, ids: list[int], out: Path) -> np.ndarray:
     """A file that is mapped, not read: it is written anew by the next job."""
-    with Workers([job.arm], threads=torch.get_num_threads(), device="cpu") as workers:
+    with Workers([asked_more(job.arm)], threads=torch.get_num_threads(), device="cpu") as workers:
         workers.load(replace(weights, dtype=job.dtype), len(ids) + 1)
         workers.require(job.arm.label, "logits", ids=ids, out=str(out), fed=job.fed)
     return np.load(out, mmap_mode="r")

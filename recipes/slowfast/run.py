@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from recipes.records import Record, read_record, write_record
 
 from winnow import LLM
 from winnow.evaluation.evaluate import Case, answer, cases, environment
@@ -21,7 +20,6 @@ from .matching import Costs
 
 MODEL = "needle"
 COUNTED = ("slow_steps", "fast_steps", "units_read", "units_full", "aux_bytes", "total_bytes", "new_tokens")
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Bench:
         """Measure the examples of a job that its file in `out` does not hold; returns what was done, in words."""
         costs = None
         if job.arm.like is not None:
-            like = _read(out / f"{record_name(job.arm.like, job.task, job.length)}.json")
+            like = read_record(out / f"{record_name(job.arm.like, job.task, job.length)}.json")
             if like is None:
                 return f"{job.name}: left out; it needs the measurement of {job.arm.like}"
             costs = costs_of(like)
@@ -68,7 +66,7 @@ class Bench:
             "plan": str(plan),
             "haystack": self.haystack,
         }
-        record = _read(file)
+        record = read_record(file)
         rows = [] if record is None or any(record[key] != value for key, value in head.items()) else record["rows"]
         if len(rows) >= self.examples:
             return f"{job.name}: there already"
@@ -76,7 +74,7 @@ class Bench:
         rows += _forced(self.llm, plan, todo) if TASKS[job.task].forced else _free(self.llm, plan, todo)
         shape = self.llm.decoder.shape
         known = {"layers": shape.layers, "kv_heads": shape.kv_heads, "environment": environment(self.llm, MODEL)}
-        _write(file, {**head, **known, "rows": rows})
+        write_record(file, {**head, **known, "rows": rows})
         score = sum(row["score"] for row in rows) / len(rows)
         return f"{job.name}: {100 * score:.1f} of {len(rows)} examples"
 
@@ -113,14 +111,3 @@ def _forced(llm: LLM, plan: Plan, todo: list[Case]) -> Iterator[Record]:
 def _row(index: int, score: float, found: tuple[bool, ...], stats: Stats) -> Record:
     costs = asdict(stats)
     return {"index": index, "score": score, "found": list(found), **{name: costs[name] for name in COUNTED}}
-
-
-def _read(file: Path) -> Record | None:
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-
-
-def _write(file: Path, record: Record) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    os.replace(part, file)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from recipes.records import write_record
 from transformers.utils import logging as transformers_logging
 
 from winnow.evaluation.accuracy import accuracies
@@ -38,10 +37,7 @@ def run_arm(arm: Arm, out: Path, length: int, examples: int, threads: int) -> Pa
         return record
     trained = _train(arm, out) if arm.recipe is not None else None
     document = {**arm.to_dict(), "trained": trained, **_measure(arm, out, length, examples)}
-    record.parent.mkdir(parents=True, exist_ok=True)
-    part = record.with_suffix(".part")
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, record)
+    write_record(record, document)
     return record
 
 

@@ -7,14 +7,26 @@ if TYPE_CHECKING:
     from winnow import errors
     from winnow.engine.engine import Engine
     from winnow.engine.request import Completion, Output
-    from winnow.engine.session import Session
+    from winnow.engine.session import Session, feed_together
     from winnow.plan import Plan
     from winnow.runtime.llm import LLM
     from winnow.runtime.observer import Observer
     from winnow.sampling import SamplingParams
     from winnow.stats import Stats
 
-__all__ = ["LLM", "Completion", "Engine", "Observer", "Output", "Plan", "SamplingParams", "Session", "Stats", "errors"]
+__all__ = [
+    "LLM",
+    "Completion",
+    "Engine",
+    "Observer",
+    "Output",
+    "Plan",
+    "SamplingParams",
+    "Session",
+    "Stats",
+    "errors",
+    "feed_together",
+]
 __version__ = "0.1.0"
 
 # Loaded when first asked for: torch and transformers take seconds, and `winnow --help` needs neither.
@@ -28,6 +40,7 @@ _PLACES = {
     "SamplingParams": "winnow.sampling",
     "Session": "winnow.engine.session",
     "Stats": "winnow.stats",
+    "feed_together": "winnow.engine.session",
 }
 
 

@@ -4,10 +4,10 @@ import gzip
 import json
 
 import pytest
+from benchmarks.texts import SOURCES
 
 from benchmarks import fidelity_command as command
 from command_line import MADE_BY
-from winnow.tasks.texts import SOURCES
 
 FLAGS = ("-l", 120, "-n", 2, "--prefill-chunk", 32)
 FED = ("--fed", 8)

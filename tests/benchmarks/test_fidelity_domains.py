@@ -10,19 +10,21 @@ from benchmarks.fidelity_by_domain import (
     ALL,
     bootstrap,
     equal_plans,
+    fidelities,
     fidelity_by_domain,
     summarise_domains,
 )
+from benchmarks.texts import SOURCES
 from benchmarks.windows import Window, windows
 
 from models import small_model
 from winnow import LLM
+from winnow.engine import session as module
 from winnow.errors import CapacityError, InputError, PlanError
-from winnow.evaluation.fidelity import fidelities, fidelity
+from winnow.evaluation.compare import with_full
+from winnow.evaluation.fidelity import fidelity
 from winnow.policies.keep.budgeted import Budgeted
 from winnow.policies.registry import POLICIES
-from winnow.engine import session as module
-from winnow.tasks.texts import SOURCES
 
 PLANS = ["streaming(sink=2, recent=8)", "sink_recent(sink=2, recent=4)"]
 
@@ -57,7 +59,7 @@ def test_every_plan_has_the_figures_it_has_alone_and_full_attention_runs_once(ll
     ran, admit = list[object](), module.admit
     monkeypatch.setattr(module, "admit", lambda *given: ran.append(given[2]) or admit(*given))
     done: list[int] = []
-    found = dict(zip(("full", *PLANS), fidelities(llm, text, ["full", *PLANS], 20, progress=done.append), strict=True))
+    found = dict(zip(("full", *PLANS), fidelities(llm, text, with_full(PLANS), 20, progress=done.append), strict=True))
     assert (len(ran), sum(done)) == (3, 3 * len(text))
     monkeypatch.undo()
     for plan, (each, stats) in found.items():

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.depth import cells, depth, every_layer, grid
+from benchmarks.schedule import flops
 from benchmarks.sweep import ALL, Run, arms_of, finished_runs, seeded, summarise_sweep, sweep
 
 from digits import Digits
@@ -11,7 +12,6 @@ from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan, Stats
 from winnow.errors import CapacityError, PlanError
-from winnow.policies.compute.schedule import flops
 
 LAZY = "lazyllm(layers=[1], keep=0.5)"
 DROP = "random_drop(keep=0.5, seed=3)"

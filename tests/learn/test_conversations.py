@@ -8,12 +8,12 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import winnow
+from speed_reference import upper_rows
 from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM
 from winnow.errors import InputError
 from winnow.learn.chat import Conversation, conversation, read_conversations
-from winnow.learn.rows import upper_rows
 
 NEEDLE = Path(winnow.__file__).parent / "assets" / "needle"
 CHATML = (

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from speed_reference import SEVERAL, SINGLE, conversation
+from speed_reference import SEVERAL, SINGLE, conversation, upper_rows
 from winnow.errors import InputError
-from winnow.learn.rows import IGNORED, Batch, upper_rows
+from winnow.learn.rows import IGNORED, Batch
 
 TURNS = [(5, 6, 9), (12, 13, 16)]
 

@@ -10,7 +10,6 @@ from winnow.errors import InputError
 from winnow.tasks import TASKS, render, task
 from winnow.tasks.long_document import BEGIN, END
 from winnow.tasks.nq_multidoc import INSTRUCTION
-from winnow.tasks.texts import texts
 
 REAL = ("nq_multidoc", "hotpotqa", "babi", "covid_qa", "squality", "qmsum", "banking77", "gsm8k")
 DEPTHS = (0.0, 0.5, 1.0)
@@ -227,14 +226,6 @@ def test_bad_files_are_named_with_the_line(name, file, records, message, tmp_pat
     write(tmp_path / file, *records)
     with pytest.raises(InputError, match=message):
         build(name, tmp_path, tokenizer)
-
-
-def test_texts_come_by_domain(data, tmp_path):
-    assert [(text.domain, text.id) for text in texts(data)] == [("meetings", "one"), ("meetings", "two")]
-    write(tmp_path / "books.jsonl.gz", {"id": 7, "text": "A book."})
-    assert [(text.domain, text.id, text.text) for text in texts(tmp_path)] == [("books", "7", "A book.")]
-    with pytest.raises(InputError, match="holds no text"):
-        texts(data / "babi")
 
 
 def test_the_tasks_are_registered():

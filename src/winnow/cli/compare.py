@@ -14,13 +14,13 @@ from winnow.cli.deliver import deliver
 from winnow.cli.inputs import Prompt, check_outputs, fitted_ids, make_tasks, parse_plans, read_prompt, refuse
 from winnow.cli.options import EXAMPLES, TASKS
 from winnow.cli.terminal import Meter, interruptible
+from winnow.devices import parse_device
 from winnow.evaluation.compare import compare as compare_tasks
 from winnow.evaluation.compare import compare_document, document_case, finished, summarise, with_full
 from winnow.evaluation.evaluate import Record, cases, check_lengths, environment
 from winnow.evaluation.fidelity import Fidelity, fidelity
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
-from winnow.runtime.loading import parse_device
 from winnow.tasks import Task
 
 ANSWER_TOKENS = 128

@@ -1,12 +1,13 @@
 """A search as a picture, drawn with matplotlib (the extra `bench`)."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from winnow.cli.draw import new_figure, plain, save
 from winnow.tune.frontier import Figures
 from winnow.tune.result import Result
 
-AXES = {
+AXES: dict[str, Callable[[Figures], float]] = {
     "rows computed, %": lambda row: 100 * row.rows_share,
     "units read, %": lambda row: 100 * row.units_share,
     "memory, MiB": lambda row: row.total_mib,

@@ -4,8 +4,6 @@ What to measure: SPEED, arXiv:2605.06105, layer-wise diagnostics, whose text giv
 2021 (doi:10.1038/s41467-021-25939-z), Hosseini and Fedorenko 2023 (arXiv:2311.04930).
 """
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
 
@@ -17,7 +15,6 @@ PHASES = ("prompt", "decode")
 LEAST_MASS = 1e-6  # of the prompt, for a row's entropy to mean anything
 
 
-@dataclass
 class Sums:
     """What has been added up over `steps` decode steps, `rows` attention rows (times query heads); float64 on the CPU.
 
@@ -27,32 +24,18 @@ class Sums:
     enters layer l, the last one what leaves the last layer.
     """
 
-    layers: int
-    steps: int = 0
-    rows: int = 0
-    prompts: int = 0
-    mass: Tensor = field(init=False)
-    entropy: Tensor = field(init=False)
-    evenness: Tensor = field(init=False)
-    selective: Tensor = field(init=False)
-    counted: Tensor = field(init=False)
-    turns: Tensor = field(init=False)
-    angles: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.mass = torch.zeros(self.layers, len(MASSES), dtype=torch.float64)
-        for name in ("entropy", "evenness", "selective", "counted"):
-            setattr(self, name, torch.zeros(self.layers, dtype=torch.float64))
-        for name in ("turns", "angles"):
-            setattr(self, name, torch.zeros(len(PHASES), self.layers + 1, dtype=torch.float64))
+    def __init__(self, layers: int, prompts: int = 0) -> None:
+        self.layers, self.prompts = layers, prompts
+        self.steps = self.rows = 0
+        self.mass = torch.zeros(layers, len(MASSES), dtype=torch.float64)
+        self.entropy, self.evenness, self.selective, self.counted = torch.zeros(4, layers, dtype=torch.float64)
+        self.turns, self.angles = torch.zeros(2, len(PHASES), layers + 1, dtype=torch.float64)
 
     def add(self, other: "Sums") -> None:
         """Take in the sums of other prompts."""
-        self.steps += other.steps
-        self.rows += other.rows
-        self.prompts += other.prompts
-        for name in ("mass", "entropy", "evenness", "selective", "counted", "turns", "angles"):
-            getattr(self, name).add_(getattr(other, name))
+        for name, value in vars(other).items():
+            if name != "layers":
+                setattr(self, name, getattr(self, name) + value)
 
 
 class Path:

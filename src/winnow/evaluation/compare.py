@@ -1,7 +1,7 @@
 """Plans side by side, full attention first: what each one costs, and what it does to the answers."""
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -135,11 +135,7 @@ def verdict(row: Row, full: Row) -> str:
 
 
 def _row(group: Sequence[Record], full: Sequence[Record]) -> Row:
-    by_task = {
-        task: [r.score for r in group if r.task == task and r.score is not None]
-        for task in distinct(group, lambda record: record.task)
-    }
-    scores = {task: statistics.fmean(values) for task, values in by_task.items() if values}
+    scores = mean_scores((record.task, record.score) for record in group)
     stats = [record.stats for record in group]
     ttft, tpot = _ttft(group), _tpot(group)
     most = max(each.total_bytes for each in stats)
@@ -181,6 +177,15 @@ def timing(times: Sequence[float]) -> Timing:
         return Timing(times[0], 0.0)
     low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
     return Timing(middle, high - low)
+
+
+def mean_scores(scores: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """Of (task, score): the mean of each task, of those that have known answers."""
+    by_task: dict[str, list[float]] = {}
+    for task, score in scores:
+        if score is not None:
+            by_task.setdefault(task, []).append(score)
+    return {task: statistics.fmean(values) for task, values in by_task.items()}
 
 
 def _case(record: Record) -> tuple[str, int, float | None, int]:

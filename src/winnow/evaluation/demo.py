@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from winnow.engine.request import Request
-from winnow.evaluation.branches import branch
+from winnow.engine.request import Completion, Request
+from winnow.engine.session import Session
 from winnow.evaluation.compare import Row, distinct, summarise, with_full
 from winnow.evaluation.evaluate import Case, Progress, Record, record_of, silent
-from winnow.evaluation.fidelity import Fidelity, distance
+from winnow.evaluation.fidelity import Fidelity, distance, log_probs_along
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 from winnow.runtime.loading import asset
@@ -113,14 +113,24 @@ def _demo(
         llm.generate([cases[0].ids[:WARM]], SamplingParams(max_tokens=2, ignore_eos=True), plan=plan)
     for turn, (case, asked) in enumerate(zip(cases, requests, strict=True)):
         shift = turn % len(plans)
-        ended = {request.plan: branch(llm, request, progress) for request in [*asked[shift:], *asked[:shift]]}
-        answer = ended[plans[0]].done.token_ids
-        expected = list(ended[plans[0]].follow(answer))
-        yield Asked(
-            case,
-            tuple(record_of(case, plan, ended[plan].done) for plan in plans),
-            tuple(distance(plan, len(case.ids), answer, expected, ended[plan].follow(answer)) for plan in plans[1:]),
-        )
+        ended = {request.plan: _branch(llm, request, progress) for request in [*asked[shift:], *asked[:shift]]}
+        records = tuple(record_of(case, plan, ended[plan][0]) for plan in plans)
+        answer = ended[plans[0]][0].token_ids
+        expected, *others = (log_probs_along(ended[plan][1], answer) for plan in plans)
+        rows = list(expected)
+        found = zip(plans[1:], others, strict=True)
+        yield Asked(case, records, tuple(distance(plan, len(case.ids), answer, rows, other) for plan, other in found))
+
+
+def _branch(llm: LLM, request: Request, progress: Progress) -> tuple[Completion, Session]:
+    """A prompt's answer, timed as `LLM.generate` times it, and the state before its first token, to feed another to.
+
+    Copying the state is in no time of the answer's stats; it doubles the memory held.
+    """
+    session = llm.session(plan=request.plan, max_tokens=request.params.max_tokens)
+    session.feed(request.ids, progress=progress)
+    twin = session.fork()
+    return session.generate(request), twin
 
 
 def standings(asked: Sequence[Asked]) -> list[Standing]:

@@ -143,7 +143,8 @@ def answer(
                 llm.generate([case.ids], SamplingParams(max_tokens=2, ignore_eos=True), plan=plan)
         shift = turn % len(plans)
         for plan in [*plans[shift:], *plans[:shift]]:
-            yield _answer(llm, plan, case, seed, progress)
+            done = llm.generate([case.ids], case.params, plan=plan, progress=progress)[0]
+            yield record_of(case, plan, done, seed)
 
 
 def environment(llm: LLM, model: str) -> dict[str, Any]:
@@ -164,10 +165,6 @@ def environment(llm: LLM, model: str) -> dict[str, Any]:
         "prefill_chunk": llm.prefill_chunk,
         "versions": versions,
     }
-
-
-def _answer(llm: LLM, plan: Plan, case: Case, seed: int, progress: Progress) -> Record:
-    return record_of(case, plan, llm.generate([case.ids], case.params, plan=plan, progress=progress)[0], seed)
 
 
 def record_of(case: Case, plan: Plan, done: Completion, seed: int = 0) -> Record:

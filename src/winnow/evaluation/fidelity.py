@@ -1,7 +1,7 @@
 """How close a plan stays to full attention on a given text: teacher-forced divergence, agreement and likelihood."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from winnow.engine.session import Session
 from winnow.errors import CapacityError, InputError
+from winnow.evaluation.evaluate import Progress, silent
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
-from winnow.stats import Stats
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,7 @@ class Perplexity:
 
 
 def fidelity(
-    llm: LLM,
-    ids: Sequence[int],
-    plan: str | Plan,
-    prompt_tokens: int,
-    *,
-    progress: Callable[[int], None] = lambda tokens: None,
+    llm: LLM, ids: Sequence[int], plan: str | Plan, prompt_tokens: int, *, progress: Progress = silent
 ) -> Fidelity:
     """Prefill `ids[:prompt_tokens]` under full attention and under `plan`, then feed both the rest, token by token.
 
@@ -62,30 +57,10 @@ def fidelity(
     Raises InputError, CapacityError or PlanError before any work is done.
     """
     chosen, tokens = Plan.parse(plan), check_fidelity(llm, ids, [plan], prompt_tokens)
-    full, other = Followed(llm, Plan(), tokens, prompt_tokens), Followed(llm, chosen, tokens, prompt_tokens, progress)
-    return _measure(other, full.log_probs(), other.log_probs())
-
-
-def fidelities(
-    llm: LLM,
-    ids: Sequence[int],
-    plans: Sequence[str | Plan],
-    prompt_tokens: int,
-    *,
-    progress: Callable[[int], None] = lambda tokens: None,
-) -> Iterator[tuple[Fidelity, Stats]]:
-    """`fidelity` of each plan, and what its run has cost, with full attention run once.
-
-    Holds full attention's log-probabilities, [len(ids) - prompt_tokens, vocab] float32, and one cache.
-    progress: called with the number of tokens just done, `len(ids)` for full attention and for every other plan.
-    Raises as `fidelity`.
-    """
-    tokens = check_fidelity(llm, ids, plans, prompt_tokens)
-    full = Followed(llm, Plan(), tokens, prompt_tokens, progress)
-    expected = list(full.log_probs())
-    for plan in map(Plan.parse, plans):
-        run = full if plan.is_full else Followed(llm, plan, tokens, prompt_tokens, progress)
-        yield _measure(run, expected, expected if plan.is_full else run.log_probs()), run.stats()
+    prompt, rest = tokens[:prompt_tokens], tokens[prompt_tokens:]
+    full, other = (llm.session(plan=each, max_tokens=len(rest)) for each in (Plan(), chosen))
+    expected = log_probs_after(full, prompt, rest)
+    return distance(chosen, prompt_tokens, rest, expected, log_probs_after(other, prompt, rest, progress))
 
 
 def check_fidelity(llm: LLM, ids: Sequence[int], plans: Sequence[str | Plan], prompt_tokens: int) -> list[int]:
@@ -100,31 +75,15 @@ def check_fidelity(llm: LLM, ids: Sequence[int], plans: Sequence[str | Plan], pr
     return tokens
 
 
-class Followed:
-    """A text under a plan: the first tokens prefilled, the others fed one decode step each."""
-
-    def __init__(
-        self,
-        llm: LLM,
-        plan: Plan,
-        tokens: list[int],
-        prompt_tokens: int,
-        progress: Callable[[int], None] = lambda tokens: None,
-    ) -> None:
-        self.plan, self.tokens, self.prompt_tokens, self.progress = plan, tokens, prompt_tokens, progress
-        self._session = llm.session(plan=plan, max_tokens=len(tokens) - prompt_tokens)
-
-    def log_probs(self) -> Iterator[Tensor]:
-        """Of the token at every place after the prompt, [vocab] float32; to be read once."""
-        self._session.feed(self.tokens[: self.prompt_tokens])
-        self.progress(self.prompt_tokens)
-        for row in log_probs_along(self._session, self.tokens[self.prompt_tokens :]):
-            yield row
-            self.progress(1)
-
-    def stats(self) -> Stats:
-        """Costs of what has been read of `log_probs`; the bytes are those held now."""
-        return self._session.stats
+def log_probs_after(
+    session: Session, prompt: Sequence[int], tokens: list[int], progress: Progress = silent
+) -> Iterator[Tensor]:
+    """The same as `log_probs_along`, of a new session, after a prompt. progress: as in `fidelity`."""
+    session.feed(prompt)
+    progress(len(prompt))
+    for row in log_probs_along(session, tokens):
+        yield row
+        progress(1)
 
 
 def log_probs_along(session: Session, tokens: list[int]) -> Iterator[Tensor]:
@@ -146,11 +105,7 @@ def distance(
     return Fidelity(str(plan), prompt_tokens, len(tokens), kl, top1, nll_full, nll_plan)
 
 
-def _measure(run: Followed, full: Iterable[Tensor], other: Iterable[Tensor]) -> Fidelity:
-    return distance(run.plan, run.prompt_tokens, run.tokens[run.prompt_tokens :], full, other)
-
-
-def perplexity(llm: LLM, ids: Sequence[int], *, progress: Callable[[int], None] = lambda tokens: None) -> Perplexity:
+def perplexity(llm: LLM, ids: Sequence[int], *, progress: Progress = silent) -> Perplexity:
     """The mean negative log-likelihood of a text under full attention, whole chunks at a time.
 
     progress: called with the number of tokens just done. Raises InputError or CapacityError before any work is done.

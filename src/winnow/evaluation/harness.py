@@ -79,20 +79,22 @@ class PlannedLM(TemplateLM):
         self._met: set[tuple[str | None, int | None]] = set()
 
     @property
-    def eot_token_id(self) -> int:
-        return self.tokenizer.eos_token_id
+    def eot_token_id(self) -> int | None:
+        token: int | None = self.tokenizer.eos_token_id
+        return token
 
     @property
     def prefix_token_id(self) -> int:
         """What stands before an empty context: the token that begins a text, else the one that ends it."""
-        bos = self.tokenizer.bos_token_id
-        if bos is None and self.eot_token_id is None:
+        begins: int | None = self.tokenizer.bos_token_id
+        token = self.eot_token_id if begins is None else begins
+        if token is None:
             raise InputError("a context is empty, and the tokenizer has no token that begins or ends a text")
-        return self.eot_token_id if bos is None else bos
+        return token
 
     @property
     def tokenizer_name(self) -> str:
-        return self.tokenizer.name_or_path.replace("/", "__")
+        return str(self.tokenizer.name_or_path).replace("/", "__")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Token ids; a text that already begins with the beginning-of-text token gets no second one."""
@@ -106,7 +108,7 @@ class PlannedLM(TemplateLM):
         if not self.tokenizer.chat_template:
             raise InputError("the model has no chat template; run without --apply-chat-template")
         try:
-            text: Any = self.tokenizer.apply_chat_template(
+            text = self.tokenizer.apply_chat_template(
                 chat_history,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
@@ -114,7 +116,7 @@ class PlannedLM(TemplateLM):
             )
         except TemplateError as error:
             raise InputError(f"the model's chat template refuses a conversation of the task: {error}") from error
-        return text
+        return str(text)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """For each (context, continuation) of texts: ln P of the continuation, and whether it is the greedy one.
@@ -123,7 +125,7 @@ class PlannedLM(TemplateLM):
         each token but the last is fed in a decode step of its own, so what the plan does to both phases shows.
         """
         self._asked = requests
-        return super().loglikelihood(requests, disable_tqdm=True)
+        return list(super().loglikelihood(requests, disable_tqdm=True))
 
     def _loglikelihood_tokens(self, requests: list[Encoded], **kwargs: Any) -> list[tuple[float, bool]]:
         questions: dict[tuple[int, ...], list[int]] = {}  # the requests of each context

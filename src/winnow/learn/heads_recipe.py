@@ -1,8 +1,11 @@
 """How retaining heads are trained: the numbers that a run can be repeated from."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from winnow.learn.recipe import check_types, require
+from annotated_types import Ge
+
+from winnow.learn.recipe import Positive, check_types, require
 from winnow.parameters import Count
 
 
@@ -12,17 +15,17 @@ class HeadsRecipe:
 
     width: Count = 1024
     """Of the heads' hidden layer."""
-    steps: int = 3000
+    steps: Annotated[int, Ge(2)] = 3000
     """One sample each; samples come again where there are fewer."""
-    learning_rate: float = 5e-4
+    learning_rate: Positive = 5e-4
     """At its height; it begins with 0, rises linearly, then falls linearly."""
     warmup: float = 2 / 3
     """Share of the steps in which it rises."""
-    length: int = 10240
+    length: Annotated[int, Ge(2)] = 10240
     """Tokens of a prompt that are learnt, the first ones."""
-    smoothing: float = 0.0025
+    smoothing: Annotated[float, Ge(0)] = 0.0025
     """Weight of the squared difference of neighbouring scores."""
-    clip: float = 0.5
+    clip: Positive = 0.5
     """The largest absolute value of a gradient."""
     seed: int = 0
     """Of new heads and of the order of the data."""
@@ -37,13 +40,7 @@ class HeadsRecipe:
 
     def __post_init__(self) -> None:
         check_types(self)
-        least = {"steps": 2, "length": 2}
-        for name, bound in least.items():
-            require(getattr(self, name) >= bound, f"{name}={getattr(self, name)} must be at least {bound}")
-        for name in ("learning_rate", "clip"):
-            require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
         require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
-        require(self.smoothing >= 0, f"smoothing={self.smoothing} must be at least 0")
         require(0 <= self.warmup < 1, f"warmup={self.warmup} is a share of the steps, from 0 to below 1")
 
     def rate(self, step: int) -> float:

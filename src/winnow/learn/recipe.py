@@ -1,12 +1,16 @@
 """How a model is trained: the numbers that a run can be repeated from."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
 
 from winnow.errors import InputError
 from winnow.parameters import Count, wrong_type
 
 SCHEDULES = ("cosine", "linear", "constant")  # each after a linear warm-up
 ALL_LINEAR = "all-linear"
+Positive = Annotated[float, Gt(0)]
 
 
 def check_types(record: object) -> None:
@@ -51,19 +55,19 @@ class Lora:
 class Recipe:
     """Same recipe, data and seed: the same batches in the same order, whatever the cutoff, so that arms compare."""
 
-    epochs: float = 1.0
+    epochs: Positive = 1.0
     """Passes over the data."""
     steps: Count | None = None
     """Instead of epochs: optimizer steps."""
-    learning_rate: float = 2e-4
+    learning_rate: Positive = 2e-4
     """At its height."""
     schedule: str = "cosine"
     """cosine, linear or constant; after the warm-up."""
     warmup: float = 0.03
     """Share of the steps before the height."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Ge(0)] = 0.0
     """AdamW's."""
-    clip: float = 1.0
+    clip: Positive = 1.0
     """Largest norm of the gradient."""
     batch: Count = 4
     """Conversations side by side in one forward."""
@@ -85,10 +89,6 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_types(self)
-        require(self.epochs > 0, f"epochs={self.epochs} must be above 0")
-        for name in ("learning_rate", "clip"):
-            require(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
         require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
-        require(self.weight_decay >= 0, f"weight_decay={self.weight_decay} must be at least 0")
         require(0 <= self.warmup < 1, f"warmup={self.warmup} is a share of the steps, from 0 to below 1")
         require(self.schedule in SCHEDULES, f"schedule {self.schedule!r} is unknown; use {', '.join(SCHEDULES)}")

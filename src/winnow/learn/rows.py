@@ -51,11 +51,6 @@ def segments(conversation: Conversation, anchors: str, decode_from: str) -> list
     return found
 
 
-def upper_rows(conversation: Conversation, anchors: str, decode_from: str = "header") -> list[list[int]]:
-    """The positions of `segments`, turn by turn."""
-    return [segment.positions for segment in segments(conversation, anchors, decode_from)]
-
-
 @dataclass(frozen=True)
 class Batch:
     """Conversations side by side, without padding.

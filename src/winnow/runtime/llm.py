@@ -12,6 +12,7 @@ from jinja2 import TemplateError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from winnow.devices import parse_device, parse_dtype
 from winnow.engine.background import Background
 from winnow.engine.engine import Engine
 from winnow.engine.request import Completion, Request
@@ -27,7 +28,7 @@ from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
 from winnow.runtime.forward import logits_of
 from winnow.runtime.heads import RetainingHeads
-from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, load, move, parse_device, parse_dtype, rounded_copy
+from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, load, move, rounded_copy
 from winnow.runtime.observer import Observer
 from winnow.runtime.truncate import Part, check_part, cut, start_of_text
 from winnow.sampling import SamplingParams

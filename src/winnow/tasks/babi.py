@@ -1,17 +1,13 @@
 """Facts of a bAbI story hidden in a book, and the question about them."""
 
-from __future__ import annotations
-
-import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from winnow.errors import InputError
+from winnow.tasks.draw import Draw, DrawnTask
 from winnow.tasks.example import Example
 from winnow.tasks.fill import Needle, fill_with_text
-from winnow.tasks.haystack import Haystack, resolve_haystack
+from winnow.tasks.haystack import Haystack
 from winnow.tasks.metrics import best, normalise
 from winnow.tasks.sources import Record, records
 
@@ -23,7 +19,7 @@ INSTRUCTION = (
 
 
 @dataclass(frozen=True)
-class Babi:
+class Babi(DrawnTask):
     """The facts in their order between the sentences of a book, at drawn places.
 
     The last fact that supports the answer stands at `depth`.
@@ -36,19 +32,15 @@ class Babi:
     haystack: Haystack | str | Path | None = None  # the bundled books, or a directory of texts
     name: str = "babi"
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`."""
+    def make(self, draw: Draw) -> Example:
         fields = {"task": str, "question": str, "answer": str, "facts": list, "supporting": list}
         every = [r for r in records(self.data, "babi_test_a.jsonl.gz", _wrong, **fields) if r["task"] in self.tasks]
         if not every:
             raise InputError(f"babi_test_a.jsonl.gz holds no record of the tasks {', '.join(self.tasks)}")
-        record = rng.choice(every)
-        facts, key = record["facts"], max(record["supporting"])
-        place = rng.random() if depth is None else depth
-        before = sorted(rng.uniform(0, place) for _ in facts[:key])
-        after = sorted(rng.uniform(place, 1) for _ in facts[key + 1 :])
+        record = draw.rng.choice(every)
+        facts, key, place = record["facts"], max(record["supporting"]), draw.place()
+        before = sorted(draw.rng.uniform(0, place) for _ in facts[:key])
+        after = sorted(draw.rng.uniform(place, 1) for _ in facts[key + 1 :])
         hidden = [Needle(fact, at) for fact, at in zip(facts, [*before, place, *after], strict=True)]
         question = f"Question: {record['question']} Answer with one or a few words.\nAnswer:"
         answer = record["answer"]
@@ -57,7 +49,7 @@ class Babi:
             found = depths[key : key + 1]
             return Example(f"{INSTRUCTION}\n\n{context}", question, answer, (answer,), found, MAX_TOKENS, (answer,))
 
-        return fill_with_text(build, hidden, resolve_haystack(self.haystack), rng, tokens=tokens, tokenizer=tokenizer)
+        return fill_with_text(build, hidden, self.haystack, draw)
 
     def score(self, example: Example, text: str) -> float:
         """1 if the words of the answer stand in the first sentence of the text, else 0."""

@@ -1,15 +1,11 @@
 """Many-shot classification: messages to a bank and their intents, then one message to be classified."""
 
-from __future__ import annotations
-
 import itertools
-import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
-from winnow.tasks.example import Example, reply_tokens
+from winnow.tasks.draw import Draw, DrawnTask
+from winnow.tasks.example import Example
 from winnow.tasks.metrics import best
 from winnow.tasks.shots import fill_with_shots
 from winnow.tasks.sources import records
@@ -18,9 +14,10 @@ INSTRUCTION = "Here are messages of customers to a bank, each with its intent. G
 
 
 @dataclass(frozen=True)
-class Banking77:
+class Banking77(DrawnTask):
     """Shots of `banking77_train.jsonl.gz`, every intent once before any comes twice; a message of the test file.
 
+    What is missing to the length asked for is less than one shot; a depth is ignored.
     Source: Banking77, arXiv:2003.04807, many-shot as in LongICLBench, arXiv:2404.02060.
     Data: `banking77_train.jsonl.gz` and `banking77_test.jsonl.gz` (text, label).
     """
@@ -28,25 +25,21 @@ class Banking77:
     data: str | Path
     name: str = "banking77"
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`. `depth` is ignored; what is missing to `tokens` is less than one shot."""
+    def make(self, draw: Draw) -> Example:
         train = records(self.data, "banking77_train.jsonl.gz", text=str, label=str)
-        asked = rng.choice(records(self.data, "banking77_test.jsonl.gz", text=str, label=str))
+        asked = draw.rng.choice(records(self.data, "banking77_test.jsonl.gz", text=str, label=str))
         by_label: dict[str, list[str]] = {}
-        for record in rng.sample(train, len(train)):
+        for record in draw.rng.sample(train, len(train)):
             by_label.setdefault(record["label"], []).append(_shot(record["text"], record["label"]))
         rounds = itertools.zip_longest(*by_label.values())
-        shots = [shot for each in rounds for shot in rng.sample(each, len(each)) if shot is not None]
-        limit = max(reply_tokens(label, tokenizer) for label in by_label)
-        question = _shot(asked["text"], "").rstrip()
+        shots = [shot for each in rounds for shot in draw.rng.sample(each, len(each)) if shot is not None]
+        limit = max(map(draw.allow, by_label))
+        question, label = _shot(asked["text"], "").rstrip(), asked["label"]
 
         def build(context: str) -> Example:
-            label = asked["label"]
             return Example(f"{INSTRUCTION}\n\n{context}", question, label, (), (), limit, (label,))
 
-        return fill_with_shots(shots, build, tokens=tokens, tokenizer=tokenizer)
+        return fill_with_shots(shots, build, draw)
 
     def score(self, example: Example, text: str) -> float:
         """1 if the first line of the text is the intent, blanks and case aside, else 0."""

@@ -1,23 +1,12 @@
 """COVID-QA: questions about one biomedical article; the answers are spans of it."""
 
-from __future__ import annotations
-
-import random
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
 
 from winnow.tasks.example import Example
-from winnow.tasks.long_document import BEGIN, END, ask_about_document
+from winnow.tasks.long_document import BEGIN, END, DocumentTask
 from winnow.tasks.metrics import best, qa_f1
 from winnow.tasks.sources import Record, each_has, records
-
-MAX_TOKENS = 64
-QUESTION = (
-    f'Answer the question about the article between "{BEGIN}" and "{END}" in its own words, as briefly as you can.\n\n'
-    "Question: {}\nAnswer:"
-)
 
 _ASKED = each_has("questions", question=str, answers=list)
 
@@ -32,37 +21,29 @@ def _wrong(record: Record) -> str:
 
 
 @dataclass(frozen=True)
-class CovidQA:
+class CovidQA(DocumentTask):
     """A span question about one article among others of its kind; scored by F1.
 
+    A short article stands at the depth asked for; a long one is cut around its answer.
     Source: COVID-QA, Moeller et al., NLP-COVID 2020, scored as SQuAD is.
     Data: `covid_qa.jsonl.gz` (document, questions [{question, answers}]).
     """
 
-    data: str | Path
     name: str = "covid_qa"
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`. A short article stands at `depth`; a long one is cut around its answer."""
-        every = records(self.data, "covid_qa.jsonl.gz", _wrong, document=str, questions=list)
-        chosen = rng.randrange(len(every))
-        document, asked = every[chosen]["document"], rng.choice(every[chosen]["questions"])
-        references = tuple(asked["answers"])
-        start = document.index(references[0])
-        return ask_about_document(
-            document,
-            [record["document"] for index, record in enumerate(every) if index != chosen] or [document],
-            QUESTION.format(asked["question"]),
-            references,
-            MAX_TOKENS,
-            span=(start, start + len(references[0])),
-            rng=rng,
-            tokens=tokens,
-            tokenizer=tokenizer,
-            depth=depth,
-        )
+    prompt = (
+        f'Answer the question about the article between "{BEGIN}" and "{END}" in its own words, as briefly as you '
+        "can.\n\n"
+        "Question: {}\nAnswer:"
+    )
+    max_tokens = 64
+    spans = True
+
+    def load(self) -> Sequence[Record]:
+        return records(self.data, "covid_qa.jsonl.gz", _wrong, document=str, questions=list)
+
+    def asked(self, record: Record) -> list[tuple[str, list[str]]]:
+        return [(each["question"], each["answers"]) for each in record["questions"]]
 
     def score(self, example: Example, text: str) -> float:
         """The best F1 over words with any of the answers."""

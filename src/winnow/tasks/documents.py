@@ -1,15 +1,12 @@
 """Many documents in one prompt: those that answer the question at wanted places, others around them."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from transformers import PreTrainedTokenizerBase
-
 from winnow.errors import InputError
+from winnow.tasks.draw import Draw
 from winnow.tasks.example import Example
 from winnow.tasks.fill import fill_with_records
 
@@ -31,34 +28,31 @@ def fill_with_documents(
     others: Iterator[Document],
     places: Sequence[float],
     build: Callable[[str, tuple[float, ...]], Example],
-    *,
-    rng: random.Random,
-    tokens: int,
-    tokenizer: PreTrainedTokenizerBase,
+    draw: Draw,
 ) -> Example:
-    """The example of the `gold` documents and the first of `others` that fit `tokens` tokens, to within one document.
+    """The example of the `gold` documents and the first of `others` that fit the tokens wanted, to within one document.
 
     places: where each gold document stands, 0 .. 1; those around it are in random order. `build` makes the example from
     the text of all documents and the true places.
-    Raises InputError if `tokens` is too small for the gold documents, or larger than all documents.
+    Raises InputError if there are too few tokens for the gold documents, or more than all documents have.
     """
     taken = list(itertools.islice(others, _SAMPLE))
-    seed = rng.getrandbits(64)
-    sample = "\n".join(numbered(i, document) for i, document in enumerate([*gold, *taken]))
-    per_record = len(tokenizer(sample, add_special_tokens=False)["input_ids"]) / (len(gold) + len(taken))
+    seed = draw.rng.getrandbits(64)
+    sample = [numbered(index, document) for index, document in enumerate([*gold, *taken])]
 
     def of(count: int) -> Example:
         around = max(0, count - len(gold))
         taken.extend(itertools.islice(others, max(0, around - len(taken))))
         if around > len(taken):
             raise InputError(
-                f"{tokens} tokens need {count} documents, but the data has {len(gold) + len(taken)}; use fewer tokens"
+                f"{draw.tokens} tokens need {count} documents, but the data has {len(gold) + len(taken)}; use fewer"
+                " tokens"
             )
         chosen = taken[:around]
         random.Random(seed).shuffle(chosen)
         return build(*_placed(gold, chosen, places))
 
-    return fill_with_records(of, per_record=per_record, tokens=tokens, tokenizer=tokenizer)
+    return fill_with_records(of, draw, "\n".join(sample), len(sample))
 
 
 def _placed(gold: Sequence[Document], around: list[Document], places: Sequence[float]) -> tuple[str, tuple[float, ...]]:

@@ -1,7 +1,5 @@
 """What a task makes: one long prompt, the strings its answer must hold, and where they stand in the text."""
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import dataclass
@@ -54,8 +52,8 @@ class Task(Protocol):
         ...
 
     def score(self, example: Example, text: str) -> float:
-        """How good an answer `text` is, 0 .. 1: most tasks take the share of `example.answers` found exactly in it."""
-        ...
+        """How good an answer `text` is, 0 .. 1: unless a task says otherwise, the share of its answers found in it."""
+        return share_found(example, text)
 
 
 def render(example: Example, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -68,8 +66,8 @@ def render_text(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     if tokenizer.chat_template:
         message = [{"role": "user", "content": text}]
         whole = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-        return tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"]
-    return tokenizer(text, verbose=False)["input_ids"]
+        return list(tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"])
+    return list(tokenizer(text, verbose=False)["input_ids"])
 
 
 def found(answer: str, text: str) -> bool:
@@ -84,9 +82,3 @@ def found(answer: str, text: str) -> bool:
 def share_found(example: Example, text: str) -> float:
     """Share of the answers found in `text`; the score of every generated task."""
     return sum(found(answer, text) for answer in example.answers) / len(example.answers)
-
-
-def reply_tokens(reply: str, tokenizer: PreTrainedTokenizerBase) -> int:
-    """New tokens to allow for `reply`: a quarter more than it takes, and 8, for the wording of other models."""
-    count = len(tokenizer(reply, add_special_tokens=False)["input_ids"])
-    return count + count // 4 + 8

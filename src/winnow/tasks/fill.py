@@ -4,19 +4,16 @@ Both ways guess from token counts of the pieces and then correct by measuring th
 length costs two or three tokenisations.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from transformers import PreTrainedTokenizerBase
+from pathlib import Path
 
 from winnow.errors import InputError
-from winnow.tasks.example import Example, render
-from winnow.tasks.haystack import Haystack
+from winnow.tasks.draw import Draw
+from winnow.tasks.example import Example
+from winnow.tasks.haystack import Haystack, resolve_haystack
 
 _TEXT_SLACK = 16  # the prompt may stay this many tokens below the wanted length: a word is the smallest step
 _CORRECTIONS = 8
@@ -30,30 +27,47 @@ class Needle:
     depth: float
 
 
+def ask_about_needles(
+    question: str,
+    reply: str,
+    answers: tuple[str, ...],
+    needles: Sequence[Needle],
+    haystack: Haystack | str | Path | None,
+    draw: Draw,
+) -> Example:
+    """The example whose answers stand in the first of `needles`, in their order; see `fill_with_text`."""
+    limit = draw.allow(reply)
+
+    def build(context: str, depths: tuple[float, ...]) -> Example:
+        return Example(context, question, reply, answers, depths[: len(answers)], limit)
+
+    return fill_with_text(build, needles, haystack, draw)
+
+
 def fill_with_text(
     build: Callable[[str, tuple[float, ...]], Example],
     needles: Sequence[Needle],
-    haystack: Haystack,
-    rng: random.Random,
-    *,
-    tokens: int,
-    tokenizer: PreTrainedTokenizerBase,
+    haystack: Haystack | str | Path | None,
+    draw: Draw,
 ) -> Example:
-    """Hide `needles` between sentences of `haystack` so that the rendered prompt fills `tokens` tokens.
+    """Hide `needles` between sentences of `haystack` so that the rendered prompt fills the tokens wanted.
 
     `build` makes the example from the context and the place of each needle, 0 .. 1, in the order of `needles`.
-    Raises InputError if the needles and the question alone, with a little text, are longer than `tokens`.
+    haystack: the bundled text, or a directory of texts, where it is no Haystack.
+    Raises InputError if the needles and the question alone, with a little text, are longer than that.
     """
-    bare = len(render(build(*_hide([], needles)), tokenizer))
-    room = tokens - bare
+    text = resolve_haystack(haystack)
+    best = build(*_hide([], needles))
+    bare = draw.length(best)
+    room = draw.tokens - bare
     if room < 0:
-        raise InputError(f"{tokens} tokens are too few for this task; it needs at least {bare}")
-    pool, counts = haystack.run(rng, room + room // 16 + 4 * _TEXT_SLACK, tokenizer)
-    best, low, high = build(*_hide([], needles)), 0, sum(counts)  # `low` tokens of the pool fit, `high` may not
+        raise InputError(f"{draw.tokens} tokens are too few for this task; it needs at least {bare}")
+    pool, counts = text.run(draw.rng, room + room // 16 + 4 * _TEXT_SLACK, draw.tokenizer)
+    low, high = 0, sum(counts)  # `low` tokens of the pool fit, `high` may not
     allowed = room
     for _ in range(_CORRECTIONS):
-        example = build(*_hide(_take(pool, counts, allowed, tokenizer), needles))
-        gap = tokens - len(render(example, tokenizer))
+        example = build(*_hide(_take(pool, counts, allowed, draw), needles))
+        gap = draw.tokens - draw.length(example)
         if gap >= 0:
             best, low = example, allowed
         else:
@@ -64,25 +78,24 @@ def fill_with_text(
     return best
 
 
-def fill_with_records(
-    build: Callable[[int], Example], *, per_record: float, tokens: int, tokenizer: PreTrainedTokenizerBase
-) -> Example:
-    """The example of the most records that fits `tokens` tokens, to within one record.
+def fill_with_records(build: Callable[[int], Example], draw: Draw, sample: str, records: int) -> Example:
+    """The example of the most records that fits the tokens wanted, to within one record.
 
-    `build(count)` makes the example of the first `count` records and must not depend on earlier calls; `per_record` is
-    a guess of the tokens a record takes. Raises InputError if not even two records fit.
+    `build(count)` makes the example of the first `count` records and must not depend on earlier calls; `sample` is a
+    text of so many `records`, which tells about how many tokens one takes. Raises InputError if not even two fit.
     """
+    per_record = draw.count(sample) / records
     best = build(2)
-    smallest = length = len(render(best, tokenizer))
-    if smallest > tokens:
-        raise InputError(f"{tokens} tokens are too few for this task; it needs at least {smallest}")
+    smallest = length = draw.length(best)
+    if smallest > draw.tokens:
+        raise InputError(f"{draw.tokens} tokens are too few for this task; it needs at least {smallest}")
     low, high = 2, 1 << 40  # `low` records fit, `high` do not
-    while (more := int((tokens - length) / per_record)) > 0 and low + 1 < high:
+    while (more := int((draw.tokens - length) / per_record)) > 0 and low + 1 < high:
         count = min(low + more, high - 1)
         example = build(count)
-        measured = len(render(example, tokenizer))
+        measured = draw.length(example)
         per_record = (measured - smallest) / (count - 2)
-        if measured <= tokens:
+        if measured <= draw.tokens:
             best, low, length = example, count, measured
         else:
             high = count
@@ -115,15 +128,13 @@ def _hide(sentences: Sequence[str], needles: Sequence[Needle]) -> tuple[str, tup
     return context, tuple(min(1.0, start / end) for start, end in zip(starts, ends, strict=True))
 
 
-def _take(
-    sentences: Sequence[str], counts: Sequence[int], tokens: int, tokenizer: PreTrainedTokenizerBase
-) -> list[str]:
+def _take(sentences: Sequence[str], counts: Sequence[int], tokens: int, draw: Draw) -> list[str]:
     """The first sentences of about `tokens` tokens in all, the last one cut after a word."""
     whole = bisect.bisect_right(list(itertools.accumulate(counts)), tokens)
     taken, left = list(sentences[:whole]), tokens - sum(counts[:whole])
     if whole == len(sentences) or left == 0:
         return taken
     words = sentences[whole].split(" ")
-    lengths = [len(ids) for ids in tokenizer([" " + word for word in words], add_special_tokens=False)["input_ids"]]
+    lengths = draw.counts([" " + word for word in words])
     fitting = bisect.bisect_right(list(itertools.accumulate(lengths)), left)
     return [*taken, " ".join(words[:fitting]).rstrip() + " "] if any(words[:fitting]) else taken

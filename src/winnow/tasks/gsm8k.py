@@ -1,15 +1,11 @@
 """Many-shot arithmetic: worked solutions of GSM8K, then one more problem."""
 
-from __future__ import annotations
-
-import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from winnow.errors import InputError
+from winnow.tasks.draw import Draw, DrawnTask
 from winnow.tasks.example import Example
 from winnow.tasks.shots import fill_with_shots
 from winnow.tasks.sources import records
@@ -21,9 +17,10 @@ _CALCULATOR = re.compile(r"<<.*?>>")  # annotations for a calculator, which the 
 
 
 @dataclass(frozen=True)
-class Gsm8k:
+class Gsm8k(DrawnTask):
     """Problems and solutions of `gsm8k_train.jsonl.gz`; a problem of `gsm8k_test_a.jsonl.gz`.
 
+    What is missing to the length asked for is less than one shot; a depth is ignored.
     Source: GSM8K, arXiv:2110.14168; each solution ends with "#### " and the result.
     Data: both files (question, answer).
     """
@@ -31,23 +28,20 @@ class Gsm8k:
     data: str | Path
     name: str = "gsm8k"
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`. `depth` is ignored; what is missing to `tokens` is less than one shot."""
+    def make(self, draw: Draw) -> Example:
         train = records(self.data, "gsm8k_train.jsonl.gz", question=str, answer=str)
-        asked = rng.choice(records(self.data, "gsm8k_test_a.jsonl.gz", question=str, answer=str))
+        asked = draw.rng.choice(records(self.data, "gsm8k_test_a.jsonl.gz", question=str, answer=str))
         final = _FINAL.search(asked["answer"])
         if final is None:
             raise InputError(f"gsm8k: the answer {asked['answer'][-40:]!r} does not end with '#### ' and a number")
         result = _plain(final[1])
-        shots = [_shot(record["question"], record["answer"]) for record in rng.sample(train, len(train))]
+        shots = [_shot(record["question"], record["answer"]) for record in draw.rng.sample(train, len(train))]
+        question, reply = _shot(asked["question"], "").rstrip(), _CALCULATOR.sub("", asked["answer"])
 
         def build(context: str) -> Example:
-            question, reply = _shot(asked["question"], "").rstrip(), _CALCULATOR.sub("", asked["answer"])
             return Example(context, question, reply, (), (), MAX_TOKENS, (result,))
 
-        return fill_with_shots(shots, build, tokens=tokens, tokenizer=tokenizer)
+        return fill_with_shots(shots, build, draw)
 
     def score(self, example: Example, text: str) -> float:
         """1 if the number after the first "####" is the result, or without one the last number; else 0.

@@ -1,24 +1,20 @@
 """Long text to hide needles in: the bundled public-domain books, or the user's own files."""
 
-from __future__ import annotations
-
 import bisect
-import gzip
 import itertools
-import json
 import lzma
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from winnow.errors import InputError
+from winnow.tasks.rows import existing_directory, read_rows
 
 _UNIT = re.compile(r"\S.*?(?:[.!?][\"'”’)\]_*]*\s+|\n\s*\n|\Z)", re.DOTALL)
 _PROBE = 64  # sentences tokenised to learn how many tokens a character is
@@ -31,7 +27,7 @@ class Haystack:
     sentences: tuple[str, ...]
 
     @classmethod
-    def from_text(cls, text: str) -> Haystack:
+    def from_text(cls, text: str) -> "Haystack":
         sentences = tuple(_UNIT.findall(text.strip() + "\n\n"))
         if not sentences:
             raise InputError("the haystack text is empty; give text with at least one sentence")
@@ -73,7 +69,7 @@ def haystack_from_directory(directory: str | Path) -> Haystack:
     for path in sorted(folder.iterdir()):
         try:
             if path.name.endswith(".jsonl.gz"):
-                texts += [field(record, "text", path, line) for line, record in read_records(path)]
+                texts += [row["text"] for row in read_rows(path)]
             elif path.name.endswith(".txt"):
                 texts.append(path.read_text(encoding="utf-8"))
             elif path.name.endswith(".txt.xz"):
@@ -90,52 +86,6 @@ def resolve_haystack(haystack: Haystack | str | Path | None) -> Haystack:
     if haystack is None:
         return bundled_haystack()
     return haystack if isinstance(haystack, Haystack) else haystack_from_directory(haystack)
-
-
-def existing_directory(directory: str | Path) -> Path:
-    """`directory` as a path; InputError if there is none."""
-    folder = Path(directory)
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a directory; give the directory that holds the task's data files")
-    return folder
-
-
-def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line number (from 1) and JSON object of each line of a JSON Lines file, gzip-compressed if its name ends in .gz.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not a JSON object; names the line.
-    """
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                record = json.loads(line)
-                if not isinstance(record, dict):
-                    raise InputError(f"{path}, line {number}: expected a JSON object, got {type(record).__name__}")
-                yield number, record
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {number}: not JSON ({error.msg})") from error
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as {_kind(path)}: {error}") from error
-
-
-def field(record: dict[str, Any], name: str, path: Path, line: int) -> Any:
-    """`record[name]`; InputError with file, line and the fields there are if it is missing."""
-    if name not in record:
-        raise InputError(f"{path}, line {line}: no field {name!r}; the record has {', '.join(sorted(record))}")
-    return record[name]
-
-
-def text_field(record: dict[str, Any], name: str, path: Path, line: int) -> str:
-    """As `field`; InputError where it is no text."""
-    value = field(record, name, path, line)
-    if not isinstance(value, str):
-        raise InputError(f"{path}, line {line}: {name!r} must be a text, not {value!r:.60}")
-    return value
-
-
-def _kind(path: Path) -> str:
-    return "gzip-compressed JSON Lines" if path.suffix == ".gz" else "JSON Lines"
 
 
 def _token_counts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -1,15 +1,12 @@
 """HotpotQA: questions that need two Wikipedia paragraphs, among the question's distractors and those of others."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from winnow.tasks.documents import Document, fill_with_documents
+from winnow.tasks.draw import Draw, DrawnTask
 from winnow.tasks.example import Example
 from winnow.tasks.metrics import best, qa_f1
 from winnow.tasks.sources import Record, each_has, records
@@ -21,9 +18,10 @@ INSTRUCTION = (
 
 
 @dataclass(frozen=True)
-class HotpotQA:
+class HotpotQA(DrawnTask):
     """The paragraphs with the supporting facts at drawn places among others; scored by F1.
 
+    What is missing to the length asked for is less than a paragraph; a depth is ignored.
     Source: HotpotQA, arXiv:1809.09600, its distractor setting, lengthened with the paragraphs of other questions; the
     prompt is that of LongBench, arXiv:2308.14508.
     Data: `hotpotqa_100.jsonl.gz` (question, answer, supporting_facts [[title, sentence]], documents [{title, text}]).
@@ -32,17 +30,15 @@ class HotpotQA:
     data: str | Path
     name: str = "hotpotqa"
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`. `depth` is ignored; what is missing to `tokens` is less than a paragraph."""
+    def make(self, draw: Draw) -> Example:
         fields = {"question": str, "answer": str, "supporting_facts": list, "documents": list}
         every = records(self.data, "hotpotqa_100.jsonl.gz", _wrong, **fields)
-        record = rng.choice(every)
+        record = draw.rng.choice(every)
         supporting, own = _supporting(record), _documents(record)
         gold = [document for document in own if document.title in supporting]
         hard = [document for document in own if document.title not in supporting]
-        padding = random.Random(rng.getrandbits(64))
+        padding = random.Random(draw.rng.getrandbits(64))
+        asked = f"{INSTRUCTION}\n\nQuestion: {record['question']}\nAnswer:"
 
         def others() -> Iterator[Document]:
             yield from hard
@@ -54,13 +50,10 @@ class HotpotQA:
                         yield document
 
         def build(context: str, depths: tuple[float, ...]) -> Example:
-            reference = record["answer"]
-            asked = f"{INSTRUCTION}\n\nQuestion: {record['question']}\nAnswer:"
             passages = f"{INSTRUCTION}\n\nThe following are given passages.\n{context}"
-            return Example(passages, asked, reference, (), (), MAX_TOKENS, (reference,))
+            return Example(passages, asked, record["answer"], (), (), MAX_TOKENS, (record["answer"],))
 
-        places = [rng.random() for _ in gold]
-        return fill_with_documents(gold, others(), places, build, rng=rng, tokens=tokens, tokenizer=tokenizer)
+        return fill_with_documents(gold, others(), [draw.rng.random() for _ in gold], build, draw)
 
     def score(self, example: Example, text: str) -> float:
         """F1 over words with the answer."""

@@ -1,19 +1,17 @@
 """Key-value retrieval: a JSON object of pairs fills the context; one key is asked for."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transformers import PreTrainedTokenizerBase
-
 from winnow.errors import InputError
-from winnow.tasks.example import Example, reply_tokens, share_found
+from winnow.tasks.draw import Draw, DrawnTask
+from winnow.tasks.example import Example
 from winnow.tasks.fill import fill_with_records
 from winnow.tasks.words import ADJECTIVES, NOUNS
 
 _KEYS = len(ADJECTIVES) * len(NOUNS)
+SAMPLE = 64  # pairs tokenised to guess how long one is
 
 
 def pair(key: str, value: str) -> str:
@@ -51,29 +49,28 @@ def ask_pair(
     return Example(context, question(target[0]), pair(*target), (target[1],), (place,), limit)
 
 
+def sample_pairs() -> str:
+    """`SAMPLE` pairs as an object, always the same."""
+    return json_object(draw_pairs(random.Random(0), SAMPLE))
+
+
 @dataclass(frozen=True)
-class KeyValue:
+class KeyValue(DrawnTask):
     """Synthetic key-value retrieval of Lost in the Middle, arXiv:2307.03172, with two-word keys and short values."""
 
     name: str = "kv"
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`."""
-        place = rng.random() if depth is None else depth
-        sample = json_object(draw_pairs(random.Random(0), 64))
-        per_record = len(tokenizer(sample, add_special_tokens=False)["input_ids"]) / 64
-        target, *pairs = draw_pairs(rng, min(_KEYS, 8 + int(1.2 * tokens / per_record)))
-        limit = reply_tokens(pair(*target), tokenizer)
+    def make(self, draw: Draw) -> Example:
+        place, sample = draw.place(), sample_pairs()
+        per_record = draw.count(sample) / SAMPLE
+        target, *pairs = draw_pairs(draw.rng, min(_KEYS, 8 + int(1.2 * draw.tokens / per_record)))
+        limit = draw.allow(pair(*target))
 
         def build(count: int) -> Example:
             if count > len(pairs) + 1:
-                raise InputError(f"{tokens} tokens need more than the {_KEYS} different keys; use a shorter context")
+                raise InputError(
+                    f"{draw.tokens} tokens need more than the {_KEYS} different keys; use a shorter context"
+                )
             return ask_pair(pairs, target, count, place, limit)
 
-        return fill_with_records(build, per_record=per_record, tokens=tokens, tokenizer=tokenizer)
-
-    def score(self, example: Example, text: str) -> float:
-        """1 if the value is found, else 0."""
-        return share_found(example, text)
+        return fill_with_records(build, draw, sample, SAMPLE)

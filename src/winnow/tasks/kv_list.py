@@ -1,17 +1,14 @@
 """Key-value listing: a JSON object of pairs fills the context; many keys are asked for in one question."""
 
-from __future__ import annotations
-
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transformers import PreTrainedTokenizerBase
-
 from winnow.errors import InputError
-from winnow.tasks.example import Example, reply_tokens, share_found
+from winnow.tasks.draw import Draw, DrawnTask
+from winnow.tasks.example import Example
 from winnow.tasks.fill import fill_with_records
-from winnow.tasks.kv import draw_pairs, json_object, pair
+from winnow.tasks.kv import SAMPLE, draw_pairs, json_object, pair, sample_pairs
+from winnow.tasks.multi_needle import listed
 
 Pair = tuple[str, str]
 
@@ -23,9 +20,8 @@ def listing(pairs: Sequence[Pair]) -> str:
 
 def question(keys: Sequence[str]) -> str:
     """The question; the answer lists the pairs in the order of `keys`."""
-    quoted = [f'"{key}"' for key in keys]
-    listed = quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
-    return f"What are the values of the keys {listed} in the JSON object above? Repeat the pairs."
+    quoted = listed([f'"{key}"' for key in keys])
+    return f"What are the values of the keys {quoted} in the JSON object above? Repeat the pairs."
 
 
 def place(targets: Sequence[Pair], depths: Sequence[float], others: Sequence[Pair]) -> list[Pair]:
@@ -36,11 +32,11 @@ def place(targets: Sequence[Pair], depths: Sequence[float], others: Sequence[Pai
 
 
 @dataclass(frozen=True)
-class KeyValueList:
+class KeyValueList(DrawnTask):
     """Retrieval of several keys, as in RULER's niah_multiquery, arXiv:2404.06654, from the JSON object of `kv`.
 
-    Pair i of n asked for stands near depth (i + 1/2) / n; the question asks for them in another order. A value counts
-    only beside its key.
+    Pair i of n asked for stands near depth (i + 1/2) / n, whatever depth is asked for; the question asks for them in
+    another order. The score is the share of the pairs found; a value counts only beside its key.
     """
 
     pairs: int = 16
@@ -50,28 +46,20 @@ class KeyValueList:
         if not 1 <= self.pairs <= 1000:
             raise InputError(f"pairs={self.pairs} must be between 1 and 1000")
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`. `depth` is ignored: the pairs are spread over the whole object."""
-        sample = json_object(draw_pairs(random.Random(0), 64))
-        per_record = len(tokenizer(sample, add_special_tokens=False)["input_ids"]) / 64
-        drawn = draw_pairs(rng, self.pairs + 8 + int(1.2 * tokens / per_record))
+    def make(self, draw: Draw) -> Example:
+        sample = sample_pairs()
+        per_record = draw.count(sample) / SAMPLE
+        drawn = draw_pairs(draw.rng, self.pairs + 8 + int(1.2 * draw.tokens / per_record))
         targets, others = drawn[: self.pairs], drawn[self.pairs :]
-        depths = [(index + rng.uniform(0.2, 0.8)) / self.pairs for index in range(self.pairs)]
-        rng.shuffle(depths)
-        limit = reply_tokens(listing(targets), tokenizer)
+        depths = draw.spread(self.pairs)
+        limit = draw.allow(listing(targets))
 
         def build(count: int) -> Example:
             assert count - 2 <= len(others)  # a fifth more were drawn than the records' mean length asks for
             return _ask(targets, place(targets, depths, others[: count - 2]), limit)
 
         # Records are counted from two on; here that is the pairs asked for and no others.
-        return fill_with_records(build, per_record=per_record, tokens=tokens, tokenizer=tokenizer)
-
-    def score(self, example: Example, text: str) -> float:
-        """Share of the pairs found, each value with its key."""
-        return share_found(example, text)
+        return fill_with_records(build, draw, sample, SAMPLE)
 
 
 def _ask(targets: Sequence[Pair], placed: Sequence[Pair], limit: int) -> Example:

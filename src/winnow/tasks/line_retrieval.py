@@ -1,19 +1,15 @@
 """Line retrieval on the data of LongChat: many lines with a register content each, read from the user's directory."""
 
-from __future__ import annotations
-
-import random
 import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from winnow.errors import InputError
-from winnow.tasks.example import Example, reply_tokens, share_found
+from winnow.tasks.draw import Draw, DrawnTask
+from winnow.tasks.example import Example
 from winnow.tasks.fill import fill_with_records
-from winnow.tasks.haystack import existing_directory, field, read_records
+from winnow.tasks.rows import existing_directory, read_rows
 
 INTRODUCTION = (
     "Below is a record of lines I want you to remember. Each line begins with 'line <line index>' and contains a "
@@ -22,6 +18,8 @@ INTRODUCTION = (
     "a certain line index. Now the record start:\n\n"
 )
 _LINE = re.compile(r"^line (\S+): REGISTER_CONTENT is <(\d+)>$", re.MULTILINE)
+
+SAMPLE = 64  # lines tokenised to guess how long one is
 
 Lines = tuple[tuple[str, str], ...]  # line index and register content, in order
 
@@ -49,12 +47,10 @@ def load_lines(directory: str | Path) -> tuple[Lines, ...]:
     folder = existing_directory(directory)
     records: list[Lines] = []
     for path in sorted(folder.glob("lines_*.jsonl.gz")):
-        for number, record in read_records(path):
-            lines = tuple(_LINE.findall(str(field(record, "prompt", path, number))))
+        for row in read_rows(path):
+            lines = tuple(_LINE.findall(str(row["prompt"])))
             if len(lines) < 2:
-                raise InputError(
-                    f"{path}, line {number}: 'prompt' holds no lines like 'line old-cat: REGISTER_CONTENT is <1>'"
-                )
+                raise row.error("'prompt' holds no lines like 'line old-cat: REGISTER_CONTENT is <1>'")
             records.append(lines)
     if not records:
         raise InputError(f"{folder} holds no record in a file lines_*.jsonl.gz")
@@ -62,7 +58,7 @@ def load_lines(directory: str | Path) -> tuple[Lines, ...]:
 
 
 @dataclass(frozen=True)
-class LineRetrieval:
+class LineRetrieval(DrawnTask):
     """As many lines of a record as fit, one of them moved to the wanted depth and asked for.
 
     Lines of further records follow where one is not enough; an index that was there before is left out.
@@ -71,27 +67,18 @@ class LineRetrieval:
     data: str | Path
     name: str = "line_retrieval"
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`."""
-        records = load_lines(self.data)
-        order = [rng.randrange(len(records)), *rng.sample(range(len(records)), len(records))]
-        lines: dict[str, str] = {}
-        for record in order:
-            lines = dict(records[record]) | lines
-            if 8 * len(lines) > tokens:  # no tokenizer writes a line in fewer than 8 tokens
-                break
-        names = rng.sample(sorted(lines), len(lines))
+    def make(self, draw: Draw) -> Example:
+        lines = self._lines(draw)
+        names = draw.rng.sample(sorted(lines), len(lines))
         target, *others = [(name, lines[name]) for name in names]
-        place = rng.random() if depth is None else depth
-        sample = "\n".join(line(*pair) for pair in others[:64])
-        per_record = len(tokenizer(sample, add_special_tokens=False)["input_ids"]) / min(64, len(others))
-        limit = reply_tokens(line(*target), tokenizer)
+        place, sample = draw.place(), [line(*pair) for pair in others[:SAMPLE]]
+        limit = draw.allow(line(*target))
 
         def build(count: int) -> Example:
             if count > len(lines):
-                raise InputError(f"{tokens} tokens need {count} lines, but {self.data} has {len(lines)}; use fewer")
+                raise InputError(
+                    f"{draw.tokens} tokens need {count} lines, but {self.data} has {len(lines)}; use fewer"
+                )
             index = round(place * (count - 1))
             before = "".join(line(*pair) + "\n" for pair in others[:index])
             after = "".join("\n" + line(*pair) for pair in others[index : count - 1])
@@ -99,8 +86,14 @@ class LineRetrieval:
             depths = (min(1.0, len(before) / max(1, len(context) - len(line(*target)))),)
             return Example(INTRODUCTION + context, question(target[0]), line(*target), (target[1],), depths, limit)
 
-        return fill_with_records(build, per_record=per_record, tokens=tokens, tokenizer=tokenizer)
+        return fill_with_records(build, draw, "\n".join(sample), len(sample))
 
-    def score(self, example: Example, text: str) -> float:
-        """1 if the register content is found, else 0."""
-        return share_found(example, text)
+    def _lines(self, draw: Draw) -> dict[str, str]:
+        """Those of a record, and of further ones where it is short."""
+        records = load_lines(self.data)
+        lines: dict[str, str] = {}
+        for record in [draw.rng.randrange(len(records)), *draw.rng.sample(range(len(records)), len(records))]:
+            lines = dict(records[record]) | lines
+            if 8 * len(lines) > draw.tokens:  # no tokenizer writes a line in fewer than 8 tokens
+                break
+        return lines

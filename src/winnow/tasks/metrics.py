@@ -1,7 +1,5 @@
 """Scores of free-form answers: F1 and exact match over words, ROUGE-L; each 0 .. 1, as published."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -1,18 +1,14 @@
 """Several needles: codes of several people, spread through a long text; the answer is one sentence per needle."""
 
-from __future__ import annotations
-
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from winnow.errors import InputError
-from winnow.tasks.example import Example, reply_tokens, share_found
-from winnow.tasks.fill import Needle, fill_with_text
-from winnow.tasks.haystack import Haystack, resolve_haystack
+from winnow.tasks.draw import Draw, DrawnTask
+from winnow.tasks.example import Example
+from winnow.tasks.fill import Needle, ask_about_needles
+from winnow.tasks.haystack import Haystack
 from winnow.tasks.words import NAMES
 
 
@@ -23,15 +19,20 @@ def sentence(name: str, code: str) -> str:
 
 def question(names: Sequence[str]) -> str:
     """The question; the answer lists the codes in the order of `names`."""
-    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"What are the secret codes of {listed}? Give one sentence for each."
+    return f"What are the secret codes of {listed(names)}? Give one sentence for each."
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names as a sentence has them: "A, B and C"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 @dataclass(frozen=True)
-class MultiNeedle:
+class MultiNeedle(DrawnTask):
     """Retrieval of several keys in the style of RULER's niah_multiquery, arXiv:2404.06654.
 
-    Needle i of n stands near depth (i + 1/2) / n; the question asks for them in another order.
+    Needle i of n stands near depth (i + 1/2) / n, whatever depth is asked for; the question asks for them in another
+    order. The score is the share of the sentences found word for word.
     """
 
     needles: int = 4
@@ -42,23 +43,9 @@ class MultiNeedle:
         if not 1 <= self.needles <= len(NAMES):
             raise InputError(f"needles={self.needles} must be between 1 and {len(NAMES)}")
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`. `depth` is ignored: the needles are spread over the whole text."""
-        names = rng.sample(NAMES, self.needles)
-        codes = [str(code) for code in rng.sample(range(10000, 100000), self.needles)]
-        places = [(index + rng.uniform(0.2, 0.8)) / self.needles for index in range(self.needles)]
-        rng.shuffle(places)
-        sentences = tuple(sentence(name, code) for name, code in zip(names, codes, strict=True))
-        hidden = [Needle(text, place) for text, place in zip(sentences, places, strict=True)]
-        limit = reply_tokens(" ".join(sentences), tokenizer)
-
-        def build(context: str, depths: tuple[float, ...]) -> Example:
-            return Example(context, question(names), " ".join(sentences), sentences, depths, limit)
-
-        return fill_with_text(build, hidden, resolve_haystack(self.haystack), rng, tokens=tokens, tokenizer=tokenizer)
-
-    def score(self, example: Example, text: str) -> float:
-        """Share of the sentences found word for word."""
-        return share_found(example, text)
+    def make(self, draw: Draw) -> Example:
+        names = draw.rng.sample(NAMES, self.needles)
+        codes = [str(code) for code in draw.rng.sample(range(10000, 100000), self.needles)]
+        said = tuple(sentence(name, code) for name, code in zip(names, codes, strict=True))
+        hidden = [Needle(text, place) for text, place in zip(said, draw.spread(self.needles), strict=True)]
+        return ask_about_needles(question(names), " ".join(said), said, hidden, self.haystack, draw)

@@ -1,7 +1,5 @@
 """Questions of Natural Questions over many Wikipedia passages, one of which holds the answer."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,10 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from winnow.errors import InputError
 from winnow.tasks.documents import Document, fill_with_documents
+from winnow.tasks.draw import Draw, DrawnTask
 from winnow.tasks.example import Example
 from winnow.tasks.metrics import best, contains
 from winnow.tasks.sources import Record, records
@@ -32,9 +29,10 @@ def load_passages(directory: str | Path) -> dict[Any, Document]:
 
 
 @dataclass(frozen=True)
-class NqMultidoc:
+class NqMultidoc(DrawnTask):
     """The gold passage at a depth among the hardest distractors, then random passages that do not hold an answer.
 
+    What is missing to the length asked for is less than one passage.
     Source: multi-document question answering of Lost in the Middle, arXiv:2307.03172, section 2, its closed prompt.
     Data: `nq_questions.jsonl.gz` (question, answers, gold_passage_id, distractor_ids, the hardest first) and
     `passages.jsonl.gz` (id, title, text).
@@ -43,14 +41,11 @@ class NqMultidoc:
     data: str | Path
     name: str = "nq_multidoc"
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`. What is missing to `tokens` is less than one passage."""
+    def make(self, draw: Draw) -> Example:
         passages = load_passages(self.data)
         fields = {"question": str, "answers": list, "gold_passage_id": int, "distractor_ids": list}
-        record = rng.choice(records(self.data, "nq_questions.jsonl.gz", _wrong, **fields))
-        place = rng.random() if depth is None else depth
+        record = draw.rng.choice(records(self.data, "nq_questions.jsonl.gz", _wrong, **fields))
+        place = draw.place()
         asked = f"Question: {record['question']}\nAnswer:"
         references = tuple(str(answer) for answer in record["answers"])
 
@@ -63,8 +58,8 @@ class NqMultidoc:
         if unknown := [index for index in own if index not in passages]:
             raise InputError(f"passages.jsonl.gz has no passage {unknown[0]}, which {record['question']!r} names")
         gold, *hard = [passages[index] for index in own]
-        others = self._others(random.Random(rng.getrandbits(64)), set(own), hard, references)
-        return fill_with_documents([gold], others, [place], build, rng=rng, tokens=tokens, tokenizer=tokenizer)
+        others = self._others(random.Random(draw.rng.getrandbits(64)), set(own), hard, references)
+        return fill_with_documents([gold], others, [place], build, draw)
 
     def score(self, example: Example, text: str) -> float:
         """1 if the text contains any of the answers, else 0."""

@@ -1,7 +1,5 @@
 """Names of the tasks and how to make them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

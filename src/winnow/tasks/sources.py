@@ -1,16 +1,14 @@
 """Records of the user's data directory: a file found by its name, its fields checked line by line."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from winnow.errors import InputError
-from winnow.tasks.haystack import existing_directory, field, read_records
+from winnow.tasks.rows import existing_directory, read_rows
 
-Record = dict[str, Any]
+Record = Mapping[str, Any]
 
 
 def has_file(directory: Path, name: str) -> bool:
@@ -43,14 +41,13 @@ def records(
     """
     path = find_file(directory, name)
     found: list[Record] = []
-    for line, record in read_records(path):
+    for row in read_rows(path):
         for key, kind in fields.items():
-            value = field(record, key, path, line)
-            if not isinstance(value, kind):
-                raise InputError(f"{path}, line {line}: {key!r} must be a {kind.__name__}, not {value!r:.60}")
-        if told := wrong(record):
-            raise InputError(f"{path}, line {line}: {told}")
-        found.append(record)
+            if not isinstance(value := row[key], kind):
+                raise row.error(f"{key!r} must be a {kind.__name__}, not {value!r:.60}")
+        if told := wrong(row.record):
+            raise row.error(told)
+        found.append(row.record)
     if not found:
         raise InputError(f"{path} holds no record")
     return tuple(found)

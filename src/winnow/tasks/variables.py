@@ -1,7 +1,5 @@
 """Variable tracking: a value is stored and copied on, in a long text; which variables hold it?"""
 
-from __future__ import annotations
-
 import itertools
 import random
 import string
@@ -9,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from winnow.errors import InputError
-from winnow.tasks.example import Example, reply_tokens, share_found
-from winnow.tasks.fill import Needle, fill_with_text
-from winnow.tasks.haystack import Haystack, resolve_haystack
+from winnow.tasks.draw import Draw, DrawnTask
+from winnow.tasks.example import Example
+from winnow.tasks.fill import Needle, ask_about_needles
+from winnow.tasks.haystack import Haystack
 
 
 def chain(names: Sequence[str], value: str) -> list[str]:
@@ -42,11 +39,12 @@ def draw_names(rng: random.Random, count: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Variables:
+class Variables(DrawnTask):
     """RULER's variable tracking, arXiv:2404.06654, over book text; a chain stands in order, chains interleave.
 
     RULER writes `VAR X2 = VAR X1`, target first; the sentences here name the source first, so a small model that can
-    only look up what followed a name can still follow a chain.
+    only look up what followed a name can still follow a chain. They are spread over the whole text, whatever depth is
+    asked for. The score is the share of the variables of the asked chain that are named.
     """
 
     chains: int = 2  # the value of one is asked for, the others distract
@@ -61,27 +59,15 @@ class Variables:
                 "with at most 1000 variables in all"
             )
 
-    def example(
-        self, rng: random.Random, *, tokens: int, tokenizer: PreTrainedTokenizerBase, depth: float | None = None
-    ) -> Example:
-        """One example; see `Task.example`. `depth` is ignored: the sentences are spread over the whole text."""
+    def make(self, draw: Draw) -> Example:
         length = self.hops + 1
-        names = draw_names(rng, self.chains * length)
-        values = [str(value) for value in rng.sample(range(10000, 100000), self.chains)]
+        names = draw_names(draw.rng, self.chains * length)
+        values = [str(value) for value in draw.rng.sample(range(10000, 100000), self.chains)]
         groups = [names[i * length : (i + 1) * length] for i in range(self.chains)]
         needles = [
             Needle(text, place)
             for group, value in zip(groups, values, strict=True)
-            for text, place in zip(chain(group, value), sorted(rng.random() for _ in group), strict=True)
+            for text, place in zip(chain(group, value), sorted(draw.rng.random() for _ in group), strict=True)
         ]
-        limit = reply_tokens(reply(groups[0], values[0]), tokenizer)
-
-        def build(context: str, depths: tuple[float, ...]) -> Example:
-            answers, places = tuple(groups[0]), depths[:length]
-            return Example(context, question(values[0]), reply(groups[0], values[0]), answers, places, limit)
-
-        return fill_with_text(build, needles, resolve_haystack(self.haystack), rng, tokens=tokens, tokenizer=tokenizer)
-
-    def score(self, example: Example, text: str) -> float:
-        """Share of the variables of the asked chain that are named."""
-        return share_found(example, text)
+        asked, value = groups[0], values[0]
+        return ask_about_needles(question(value), reply(asked, value), tuple(asked), needles, self.haystack, draw)

@@ -1,42 +1,22 @@
 """The weights of a loaded model as a GGUF file, without a vocabulary: prompts go in as token ids."""
 
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from winnow.errors import MissingExtraError, UnsupportedModelError
+from winnow.errors import UnsupportedModelError
 
-FAMILIES = {"llama": "llama", "qwen3": "qwen3"}  # model_type -> GGUF architecture
-TOP = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-IN_LAYER = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+FAMILIES = ("llama", "qwen3")  # model types, which are GGUF architectures of the same name
 
 
 def check_gguf(config: Any) -> None:
-    """Raise MissingExtraError or UnsupportedModelError where `write_gguf` could not write a model of this config."""
-    if find_spec("gguf") is None:
-        raise MissingExtraError("llama.cpp reads its weights from a GGUF file; pip install gguf to write it")
+    """Raise UnsupportedModelError where `write_gguf` could not write a model of this config."""
     if config.model_type not in FAMILIES:
         raise UnsupportedModelError(
             f"model_type={config.model_type!r} is not converted to GGUF here; known: {', '.join(FAMILIES)}"
@@ -53,10 +33,8 @@ def check_gguf(config: Any) -> None:
 def write_gguf(model: PreTrainedModel, path: Path) -> None:
     """Matrices in the model's own dtype, vectors in float32. Raises what `check_gguf` raises."""
     check_gguf(model.config)
-    import gguf
-
     config = model.config
-    writer = gguf.GGUFWriter(str(path), FAMILIES[config.model_type])
+    writer = gguf.GGUFWriter(str(path), config.model_type)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -96,20 +74,17 @@ def interleaved(weight: Tensor, heads: int) -> Tensor:
 
 
 def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """By their names in a GGUF file."""
     config = model.config
-    permute: dict[str, Callable[[Tensor], Tensor]] = {}
-    if config.model_type == "llama":
-        permute["attn_q"] = lambda weight: interleaved(weight, config.num_attention_heads)
-        permute["attn_k"] = lambda weight: interleaved(weight, config.num_key_value_heads)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
+    rotated = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        tensor = tensor.detach().cpu().contiguous()
-        if name in TOP:
-            renamed = TOP[name]
-        else:
-            _, _, layer, rest = name.split(".", 3)
-            part = IN_LAYER[rest.removesuffix(".weight")]
-            renamed = f"blk.{layer}.{part}.weight"
-            tensor = permute.get(part, lambda same: same)(tensor).contiguous()
-        yield renamed, tensor.float() if tensor.dim() == 1 else tensor
+        renamed = names.get_name(name, (".weight",))
+        assert renamed is not None  # or `check_gguf` has let a model pass that has more than the families do
+        tensor = tensor.detach().cpu()
+        heads = rotated.get(renamed.split(".")[-2])
+        if heads is not None and config.model_type == "llama":
+            tensor = interleaved(tensor, heads)
+        yield renamed, (tensor.float() if tensor.dim() == 1 else tensor).contiguous()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from winnow.evaluation.compare import Timing, distinct, timing
+from winnow.evaluation.compare import Timing, distinct, mean_scores, timing
 from winnow.evaluation.peers.compare import Answer
 
 FULL = "full"
@@ -87,9 +87,10 @@ def best(values: Mapping[str, float], *, most: bool = False) -> Best:
 
 
 def _row(group: Sequence[Answer], others: dict[str, list[Answer]]) -> PeerRow:
-    scores = _scores(group)
+    scores = mean_scores((answer.task, answer.score) for answer in group)
     peaks = [answer.peak_bytes for answer in group if answer.peak_bytes is not None]
     units = [answer.kept_units for answer in group if answer.kept_units is not None]
+    times = [answer.tpot_s for answer in group if answer.tpot_s is not None]
     full = {_case(answer): answer.token_ids for answer in others.get(FULL, ())}
     same = [answer.token_ids == full[_case(answer)] for answer in group if _case(answer) in full]
     return PeerRow(
@@ -99,8 +100,8 @@ def _row(group: Sequence[Answer], others: dict[str, list[Answer]]) -> PeerRow:
         scores=scores,
         score=statistics.fmean(scores.values()) if scores else None,
         ttft_s=timing([answer.ttft_s for answer in group]),
-        tpot_s=timing(times) if (times := _tpots(group)) else None,
-        tokens_per_s=_figures(group)["tokens_per_s"],
+        tpot_s=timing(times) if times else None,
+        tokens_per_s=sum(len(answer.token_ids) for answer in group) / sum(answer.total_s for answer in group),
         cache_bytes=max(answer.cache_bytes for answer in group),
         kept_units=max(units) if units else None,
         peak_bytes=max(peaks) if peaks else None,
@@ -109,39 +110,13 @@ def _row(group: Sequence[Answer], others: dict[str, list[Answer]]) -> PeerRow:
     )
 
 
-def _scores(group: Sequence[Answer]) -> dict[str, float]:
-    """Mean per task, of the tasks with known answers."""
-    found: dict[str, list[float]] = {}
-    for answer in group:
-        if answer.score is not None:
-            found.setdefault(answer.task, []).append(answer.score)
-    return {task: statistics.fmean(values) for task, values in found.items()}
-
-
 def _ratios(group: Sequence[Answer], other: Sequence[Answer]) -> dict[str, float]:
     common = {_case(answer) for answer in group} & {_case(answer) for answer in other}
     mine, its = ([answer for answer in side if _case(answer) in common] for side in (group, other))
     if not common:
         return {}
-    base = _figures(its)
-    return {name: figure / base[name] for name, figure in _figures(mine).items() if base.get(name)}
-
-
-def _figures(group: Sequence[Answer]) -> dict[str, float]:
-    figures = {
-        "ttft": statistics.median(answer.ttft_s for answer in group),
-        "tokens_per_s": sum(len(a.token_ids) for a in group) / sum(a.total_s for a in group),
-        "cache": float(max(answer.cache_bytes for answer in group)),
-    }
-    if times := _tpots(group):
-        figures["tpot"] = statistics.median(times)
-    if all(answer.peak_bytes for answer in group):
-        figures["peak"] = float(max(answer.peak_bytes or 0 for answer in group))
-    return figures
-
-
-def _tpots(group: Sequence[Answer]) -> list[float]:
-    return [answer.tpot_s for answer in group if answer.tpot_s is not None]
+    base = _row(its, {}).figures
+    return {name: figure / base[name] for name, figure in _row(mine, {}).figures.items() if base.get(name)}
 
 
 def _case(answer: Answer) -> tuple[str, int, float | None, int]:

@@ -38,8 +38,8 @@ def weights_of(llm: LLM, arms: Sequence[Arm], say: Say = unsaid) -> Iterator[Wei
 
     What is made lies in a temporary directory, as large as the model in each format, that goes at the end. say: called
     with a line before each thing that takes a while.
-    Raises MissingExtraError or UnsupportedModelError where an arm needs a GGUF file that cannot be written, InputError
-    where llama.cpp cannot make a format of it.
+    Raises UnsupportedModelError where an arm needs a GGUF file that cannot be written, InputError where llama.cpp
+    cannot make a format of it.
     """
     wanted, dtype = {arm.loads for arm in arms}, str(llm.dtype).removeprefix("torch.")
     if from_loaded := llm.source is None and bool(wanted - {SOURCE, DIRECTORY}):

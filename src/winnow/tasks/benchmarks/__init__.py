@@ -13,7 +13,7 @@ from winnow.tasks.benchmarks.infinitebench import INFINITEBENCH
 from winnow.tasks.benchmarks.leval import LEVAL
 from winnow.tasks.benchmarks.longbench import LONGBENCH
 from winnow.tasks.benchmarks.question import Benchmark, Dataset, Question, fit
-from winnow.tasks.haystack import existing_directory
+from winnow.tasks.rows import existing_directory
 
 __all__ = ["BENCHMARKS", "Benchmark", "Dataset", "Question", "fit", "questions"]
 

@@ -3,19 +3,16 @@
 Prompts and answer lengths are those it gives to open models (YaRN-Mistral); answers are scored by its `compute_scores`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import InputError
 from winnow.tasks.benchmarks.chinese import normalise_zh
-from winnow.tasks.benchmarks.question import Benchmark, Dataset, Question, published
-from winnow.tasks.haystack import field, read_records, text_field
-from winnow.tasks.metrics import lcs_indices, qa_f1, rouge_words, token_f1
+from winnow.tasks.benchmarks.question import Benchmark, Dataset, Question, against, published
+from winnow.tasks.metrics import best, lcs_indices, qa_f1, rouge_words, token_f1
+from winnow.tasks.rows import read_rows
 
 Labels = tuple[Any, ...]  # the right answers; of a choice its text and its letter
 LETTERS = "ABCD"
@@ -30,28 +27,29 @@ NUMERIC = ("last_integer", "find_number", "values")  # metrics whose labels are 
 def load(path: Path, name: str, dataset: Dataset) -> list[Question]:
     """The questions of one file: fields context, input, answer, options. Raises InputError for a malformed line."""
     found: list[Question] = []
-    for line, record in read_records(path):
-        context, asked = (text_field(record, key, path, line) for key in ("context", "input"))
-        answer = field(record, "answer", path, line)
+    for row in read_rows(path):
+        context, asked, answer = row.text("context"), row.text("input"), row["answer"]
         parts = {"context": context, "input": asked}
         labels: Labels = tuple(answer) if isinstance(answer, list) else (answer,)
         if "{A}" in dataset.prompt:
-            options = field(record, "options", path, line)
+            options = row["options"]
             if not isinstance(options, list) or len(options) != 4 or not labels or labels[0] not in options:
-                raise InputError(f"{path}, line {line}: 'options' must be four texts, one of them the answer")
+                raise row.error("'options' must be four texts, one of them the answer")
             parts |= dict(zip(LETTERS, options, strict=True))
             labels = (labels[0], LETTERS[options.index(labels[0])])
         if "{func}" in dataset.prompt:
             if (call := _CALL.search(asked)) is None:
-                raise InputError(f"{path}, line {line}: 'input' names no call such as func_1(2)")
+                raise row.error("'input' names no call such as func_1(2)")
             parts |= {"func": call[1], "func_call": call[0]}
         if "{prefix}" in dataset.prompt:
-            parts["prefix"] = _prefix(asked, path, line)
+            if (wanted := _WANTED.search(asked)) is None:
+                raise row.error("'input' asks for no number, as 'The largest number of the list' does")
+            parts["prefix"] = f"What is {wanted[1].lower()} in the following list?"
         if not labels or labels == ([],):
-            raise InputError(f"{path}, line {line}: 'answer' is empty")
+            raise row.error("'answer' is empty")
         if dataset.metric in NUMERIC and not all(isinstance(each, int | float) for each in _flat(labels)):
-            raise InputError(f"{path}, line {line}: 'answer' must be numbers, not {answer!r:.60}")
-        score = _scorer(METRICS[dataset.metric], labels)
+            raise row.error(f"'answer' must be numbers, not {answer!r:.60}")
+        score = against(METRICS[dataset.metric], labels)
         shown = tuple(str(label) for label in labels)
         found.append(Question(name, dataset.prompt.format(**parts), asked, shown, dataset.max_tokens, True, score))
     return found
@@ -155,25 +153,15 @@ def _rouge_l_sum(found: list[list[str]], left: Counter[str], wanted: list[list[s
 
 
 def _best_f1(text: str, labels: Labels) -> float:
-    return max(qa_f1(text, str(label)) for label in labels)
+    return best(qa_f1, text, map(str, labels))
 
 
 def _best_f1_characters(text: str, labels: Labels) -> float:
     return max(token_f1(list(normalise_zh(text)), list(normalise_zh(str(label)))) for label in labels)
 
 
-def _scorer(metric: Callable[[str, Labels], float], labels: Labels) -> Callable[[str], float]:
-    return lambda text: metric(text, labels)
-
-
 def _single_spaced(text: str) -> str:
     return re.sub(" +", " ", text)
-
-
-def _prefix(asked: str, path: Path, line: int) -> str:
-    if (wanted := _WANTED.search(asked)) is None:
-        raise InputError(f"{path}, line {line}: 'input' asks for no number, as 'The largest number of the list' does")
-    return f"What is {wanted[1].lower()} in the following list?"
 
 
 METRICS: dict[str, Callable[[str, Labels], float]] = {
@@ -189,4 +177,4 @@ METRICS: dict[str, Callable[[str, Labels], float]] = {
     "qa_f1": _best_f1,
     "qa_f1_characters": _best_f1_characters,
 }
-INFINITEBENCH = Benchmark("infinitebench", "InfiniteBench, arXiv:2402.13718", published("infinitebench"), load)
+INFINITEBENCH = Benchmark("infinitebench", published("infinitebench"), load)

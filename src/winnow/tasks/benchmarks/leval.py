@@ -4,20 +4,15 @@ Closed-ended datasets are scored by its exact match, open-ended ones by F1 or RO
 it leaves to people or to a model to judge are left out. Its system prompt and its message are one user message here.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Callable
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
-from winnow.errors import InputError
-from winnow.tasks.benchmarks.question import Benchmark, Dataset, Question, published
-from winnow.tasks.haystack import field, read_records, text_field
+from winnow.tasks.benchmarks.question import Benchmark, Dataset, Question, against, published
 from winnow.tasks.metrics import Metric, qa_f1, rouge_l
+from winnow.tasks.rows import Row, read_rows
 
 LETTERS = "ABCD"
 OPEN: dict[str, Metric] = {"f1": qa_f1, "rouge": rouge_l}
@@ -36,20 +31,19 @@ NONE = "None"  # the letters of an empty answer, which are nobody's
 def load(path: Path, name: str, dataset: Dataset) -> list[Question]:
     """The questions of one file: fields input, instructions, outputs, evaluation. Raises InputError for a bad line."""
     found: list[Question] = []
-    for line, record in read_records(path):
-        document, kind = (text_field(record, key, path, line) for key in ("input", "evaluation"))
-        asked, wanted = field(record, "instructions", path, line), field(record, "outputs", path, line)
+    for row in read_rows(path):
+        document, kind, asked, wanted = row.text("input"), row.text("evaluation"), row["instructions"], row["outputs"]
         if not isinstance(asked, list) or not isinstance(wanted, list) or len(asked) != len(wanted):
-            raise InputError(f"{path}, line {line}: 'instructions' and 'outputs' must be lists of the same length")
+            raise row.error("'instructions' and 'outputs' must be lists of the same length")
         if other := [each for each in (*asked, *wanted) if not isinstance(each, str)]:
-            raise InputError(f"{path}, line {line}: instructions and outputs must be texts, not {other[0]!r:.60}")
+            raise row.error(f"instructions and outputs must be texts, not {other[0]!r:.60}")
         if kind in JUDGED:
             continue
         if dataset.metric == "open" and kind not in OPEN:
-            raise InputError(f"{path}, line {line}: 'evaluation' is {kind!r}; known are {', '.join([*OPEN, *JUDGED])}")
+            raise row.error(f"'evaluation' is {kind!r}; known are {', '.join([*OPEN, *JUDGED])}")
         for instruction, output in zip(asked, wanted, strict=True):
             if dataset.metric == "judgement":
-                found += _judgements(name, dataset, document, instruction, output, f"{path}, line {line}")
+                found += _judgements(name, dataset, document, instruction, output, row)
                 continue
             words = len(output.split())
             prompt = dataset.prompt.format(document=document, instruction=instruction, words=words)
@@ -123,13 +117,11 @@ def judgement(text: str) -> str:
     return next((value for word in words for value in ("true", "false") if value in word), "<error>")
 
 
-def _judgements(
-    name: str, dataset: Dataset, document: str, instruction: str, output: str, where: str
-) -> list[Question]:
+def _judgements(name: str, dataset: Dataset, document: str, instruction: str, output: str, row: Row) -> list[Question]:
     """Two questions, as published: what the story says, and what is true of the world, without the story."""
     match = _FACT.match(output)
     if match is None:
-        raise InputError(f"{where}: an output must be like 'True [fact: False]', not {output!r:.60}")
+        raise row.error(f"an output must be like 'True [fact: False]', not {output!r:.60}")
     story = dataset.prompt.format(document=document, instruction=instruction)
     world = instruction.replace(_DOCUMENT, _FACTS) + "\nAnswer:"
     wanted = (match[1].lower(), match[2].lower())
@@ -138,13 +130,8 @@ def _judgements(
     return [_question(name, dataset, prompt, instruction, reference, metric) for prompt, reference in pairs]
 
 
-def _question(name: str, dataset: Dataset, prompt: str, asked: str, reference: Any, metric: Metric) -> Question:
-    score = partial(_score, metric, str(reference))
-    return Question(name, prompt, asked, (str(reference),), dataset.max_tokens, True, score)
-
-
-def _score(metric: Metric, reference: str, text: str) -> float:
-    return metric(text, reference)
+def _question(name: str, dataset: Dataset, prompt: str, asked: str, reference: str, metric: Metric) -> Question:
+    return Question(name, prompt, asked, (reference,), dataset.max_tokens, True, against(metric, reference))
 
 
 def _letters(reference: str) -> str:
@@ -165,4 +152,4 @@ CLOSED: dict[str, Callable[[str, str], float]] = {
     "judgement": lambda text, reference: exact_match(judgement(text), reference),
     "exact": exact_match,
 }
-LEVAL = Benchmark("leval", "L-Eval, arXiv:2307.11088", published("leval"), load)
+LEVAL = Benchmark("leval", published("leval"), load)

@@ -1,7 +1,5 @@
 """LongBench, arXiv:2308.14508: 21 datasets of long prompts, with the prompts, answer lengths and scores published."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Sequence
@@ -9,11 +7,11 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from winnow.errors import InputError, MissingExtraError
+from winnow.errors import MissingExtraError
 from winnow.tasks.benchmarks.chinese import segmented, zh_words
 from winnow.tasks.benchmarks.question import Benchmark, Dataset, Question, published
-from winnow.tasks.haystack import field, read_records, text_field
 from winnow.tasks.metrics import lcs_indices, qa_f1, token_f1
+from winnow.tasks.rows import read_rows
 
 FEW_SHOT = ("trec", "triviaqa", "samsum", "lsht")  # only the first line of an answer counts
 PLAIN = (*FEW_SHOT, "lcc", "repobench-p")  # never put into a chat template
@@ -29,16 +27,15 @@ def load(path: Path, name: str, dataset: Dataset) -> list[Question]:
     if dataset.metric.endswith("_zh") and find_spec("jieba") is None:
         raise MissingExtraError(f"{name} is scored over Chinese words; install jieba, or leave it out with --task")
     found: list[Question] = []
-    for line, record in read_records(path):
-        asked, context = (text_field(record, key, path, line) for key in ("input", "context"))
-        answers = field(record, "answers", path, line)
+    for row in read_rows(path):
+        asked, context, answers = row.text("input"), row.text("context"), row["answers"]
         if not isinstance(answers, list) or not answers or not all(isinstance(each, str) for each in answers):
-            raise InputError(f"{path}, line {line}: 'answers' must be a list of texts, not {answers!r:.60}")
-        classes = field(record, "all_classes", path, line) or []
+            raise row.error(f"'answers' must be a list of texts, not {answers!r:.60}")
+        classes = row["all_classes"] or []
         if not isinstance(classes, list) or not all(isinstance(each, str) for each in classes):
-            raise InputError(f"{path}, line {line}: 'all_classes' must be a list of texts, not {classes!r:.60}")
+            raise row.error(f"'all_classes' must be a list of texts, not {classes!r:.60}")
         if dataset.metric == "retrieval" and not all(_NUMBER.search(each) for each in answers):
-            raise InputError(f"{path}, line {line}: no paragraph number in the answer {answers!r:.60}")
+            raise row.error(f"no paragraph number in the answer {answers!r:.60}")
         prompt = dataset.prompt.format(context=context, input=asked)
         score = partial(_score, name, _metric(dataset.metric, classes), tuple(answers))
         found.append(Question(name, prompt, asked, tuple(answers), dataset.max_tokens, name not in PLAIN, score))
@@ -108,4 +105,4 @@ def _sentences(text: str) -> list[list[str]]:
     return [" ".join(piece.split()).split(" ") for piece in text.split(".") if piece]
 
 
-LONGBENCH = Benchmark("longbench", "LongBench, arXiv:2308.14508", published("longbench"), load)
+LONGBENCH = Benchmark("longbench", published("longbench"), load)

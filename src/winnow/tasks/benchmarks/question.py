@@ -1,17 +1,18 @@
 """What a published benchmark asks: its prompts as published, how answers are scored, and what of a prompt fits."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
 from winnow.errors import CapacityError
 from winnow.tasks.example import render_text
+
+Right = TypeVar("Right")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,6 @@ class Benchmark:
     """
 
     name: str
-    source: str
     datasets: dict[str, Dataset]
     load: Callable[[Path, str, Dataset], list[Question]]
 
@@ -57,6 +57,11 @@ def published(name: str) -> dict[str, Dataset]:
     """The datasets of the benchmark called `name`, from the table of its published prompts."""
     text = resources.files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8")
     return {dataset: Dataset(**entry) for dataset, entry in json.loads(text).items()}
+
+
+def against(metric: Callable[[str, Right], float], right: Right) -> Callable[[str], float]:
+    """How good an answer is by a metric, whose right answer is known."""
+    return lambda text: metric(text, right)
 
 
 def fit(question: Question, tokenizer: PreTrainedTokenizerBase, limit: int) -> tuple[list[int], int]:

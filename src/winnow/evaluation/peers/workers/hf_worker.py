@@ -1,14 +1,12 @@
 """Stock transformers with one of its caches; run as a script."""
 
 import contextlib
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from wire import Missing, Refused, serve  # type: ignore[import-not-found]
 
-PIECE = 256  # rows of logits at a time
 BACKENDS = {"quanto": "optimum.quanto", "hqq": "hqq"}
 
 
@@ -62,20 +60,6 @@ class Transformers:
 
     def step(self, token: int) -> np.ndarray:
         return self._forward([token])
-
-    def logits(self, ids: list[int]) -> Iterator[np.ndarray]:
-        """In one forward."""
-        with self.torch.inference_mode():
-            found = self.model(input_ids=self.torch.tensor([ids], device=self.device), use_cache=False).logits[0]
-            yield from (rows.float().cpu().numpy() for rows in found.split(PIECE))
-
-    def fill(self, length: int, units: np.ndarray, steps: int) -> None:
-        self.kv, self.position = self.new_cache(), length
-        layers = self.model.config.num_hidden_layers
-        dtype = self.model.dtype
-        keys, values = (self.torch.from_numpy(np.array(each)).to(self.device, dtype)[None] for each in units)
-        for layer in range(layers):
-            self.kv.update(keys, values, layer)
 
     def held(self) -> tuple[int, int | None]:
         """Of the tensors that the cache's layers hold; quantised ones by the tensors within."""

@@ -4,7 +4,6 @@ import contextlib
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
 from hf_worker import Transformers  # type: ignore[import-not-found]
 from wire import Missing, Refused, serve  # type: ignore[import-not-found]
 
@@ -36,17 +35,6 @@ class Pressed(Transformers):
 
     def prefilling(self) -> contextlib.AbstractContextManager[Any]:
         return self.press(self.model)
-
-    def fill(self, length: int, units: np.ndarray, steps: int) -> None:
-        """As many units as the press would keep; the first ones, since all are random."""
-        import kvpress
-
-        ratio = getattr(self.press, "compression_ratio", None)
-        plain = getattr(type(self.press), "compress", None) is kvpress.ScorerPress.compress
-        if not plain or not isinstance(ratio, (int, float)):
-            raise Refused("how many units this press keeps is not a ratio of the prompt, so its cache cannot be filled")
-        super().fill(length, units[:, :, : max(1, int(length * (1 - ratio)))], steps)
-        self.position = length
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 """llama.cpp through llama-cpp-python; run as a script, by a Python that has it."""
 
 import ctypes
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llama_state import filled_state, read_layout  # type: ignore[import-not-found]
 from wire import Missing, Refused, serve  # type: ignore[import-not-found]
 
 BATCH, UBATCH = 2048, 512  # tokens of a prompt given at a time, and of these computed at a time: its defaults
@@ -61,9 +59,6 @@ class LlamaCpp:
         self.context = lib.llama_init_from_model(self.model, params)
         if not self.context:
             raise Refused(f"llama.cpp cannot make a context of {params.n_ctx} tokens: {self._last_words()}")
-        name = ctypes.create_string_buffer(64)
-        lib.llama_model_meta_val_str(self.model, b"general.architecture", name, len(name))
-        self.neighbours = name.value == b"llama"  # this family rotates neighbours, others the halves of a head
         self.vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
 
     def start(self, ids: list[int], max_tokens: int) -> np.ndarray:
@@ -76,39 +71,8 @@ class LlamaCpp:
         self._decode([token])
         return self._logits()
 
-    def logits(self, ids: list[int]) -> Iterator[np.ndarray]:
-        self._forget()
-        for begin in range(0, len(ids), UBATCH):
-            piece = ids[begin : begin + UBATCH]
-            self._decode(piece, every=True)
-            yield np.ctypeslib.as_array(self.lib.llama_get_logits(self.context), (len(piece), self.vocab))
-
-    def fill(self, length: int, units: np.ndarray, steps: int) -> None:
-        """The state of one token tells how states are written; one with `length` cells is read in its place."""
-        self.start([1], 0)
-        layout = read_layout(self.state())
-        heads, head_dim = units.shape[1], units.shape[3]
-        keys, values = units
-        if self.neighbours:
-            keys = keys.reshape(heads, length, 2, head_dim // 2).swapaxes(2, 3).reshape(keys.shape)
-        rows = [each.swapaxes(0, 1).reshape(length, heads * head_dim).astype(np.float16) for each in (keys, values)]
-        self.restore(filled_state(layout, [np.stack(rows)] * layout.layers))
-
     def held(self) -> tuple[int, int | None]:
         return self.lib.llama_state_seq_get_size(self.context, 0), None
-
-    def state(self) -> bytes:
-        """The sequence as llama.cpp writes it."""
-        buffer = (ctypes.c_uint8 * self.lib.llama_state_seq_get_size(self.context, 0))()
-        self.lib.llama_state_seq_get_data(self.context, buffer, len(buffer), 0)
-        return bytes(buffer)
-
-    def restore(self, state: np.ndarray) -> None:
-        """Put the sequence of `state`, bytes, in place of what is there."""
-        self._forget()
-        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        if self.lib.llama_state_seq_set_data(self.context, pointer, len(state), 0) != len(state):
-            raise Refused(f"llama.cpp does not read the state made for it: {self._last_words()}")
 
     def _forget(self) -> None:
         self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), False)

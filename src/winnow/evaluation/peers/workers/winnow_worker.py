@@ -1,6 +1,5 @@
 """Winnow under one plan, as a worker like the others; run as a script."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ class Winnow:
     def start(self, ids: list[int], max_tokens: int) -> np.ndarray:
         self.release()
         self.session = self.llm.session(max_tokens=max_tokens + 1)
-        return _array(self.session.feed(ids)[0])
+        return array(self.session.feed(ids)[0])
 
     def release(self) -> None:
         """Let the last sequence's units go before new ones come."""
@@ -43,17 +42,7 @@ class Winnow:
             self.session.close()
 
     def step(self, token: int) -> np.ndarray:
-        return _array(self.session.feed([token])[0])
-
-    def logits(self, ids: list[int]) -> Iterator[np.ndarray]:
-        """In chunks, as a prompt."""
-        yield _array(self.llm.logits(ids, plan=self.plan))
-
-    def fill(self, length: int, units: np.ndarray, steps: int) -> None:
-        """The same units in every layer; a policy with a budget then keeps the newest."""
-        self.llm.tokenizer = None  # there is no text
-        self.session = self.llm.session(max_tokens=steps + 1)
-        self.session.fill(*torch.from_numpy(np.array(units)).to(self.llm.dtype))
+        return array(self.session.feed([token])[0])
 
     def held(self) -> tuple[int, int | None]:
         """With what the plan stores now besides keys and values."""
@@ -61,7 +50,8 @@ class Winnow:
         return held.unit_bytes + held.beside_bytes, held.units
 
 
-def _array(logits: torch.Tensor) -> Any:
+def array(logits: torch.Tensor) -> Any:
+    """[..., vocab] float32."""
     return logits.float().cpu().numpy()
 
 

@@ -1,12 +1,10 @@
 """Real texts for language modelling, by domain."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
 from winnow.errors import InputError
-from winnow.tasks.haystack import existing_directory
+from winnow.tasks.rows import existing_directory
 from winnow.tasks.sources import has_file, records
 
 # Of each domain: its file, and the field that holds the text.

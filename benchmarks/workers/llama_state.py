@@ -12,8 +12,9 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import beside  # noqa: F401
 import numpy as np
-from wire import Refused  # type: ignore[import-not-found]
+from wire import Refused
 
 F16 = 1  # ggml's number of the type
 HEAD, CELL, CACHE, ROWS = "<IIII", "<iIi", "<II", "<iQ"

@@ -1,0 +1,66 @@
+"""What workers of benchmarks can be asked besides an answer; see `wire` among Winnow's workers.
+
+{"do": "steps", "length", "units", "warmup", "repeats"}   decode steps after `length` cached tokens
+{"do": "follow", "ids", "prompt"}        seconds of a prefill and of the steps after it, over a given text
+{"do": "logits", "ids", "out", "fed"}    logits at every place of a given text, to a file -> {}
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import beside  # noqa: F401
+import numpy as np
+import wire
+
+
+class Engine(wire.Engine, Protocol):
+    """logits: of a text from its beginning, [tokens, vocab] float32 in pieces, each after its token.
+    fill: a cache of `length` units, the same in every layer, with room for `steps` more."""
+
+    def logits(self, ids: list[int]) -> Iterator[np.ndarray]: ...
+    def fill(self, length: int, units: np.ndarray, steps: int) -> None: ...
+
+
+def serve(engine: Engine) -> None:
+    """Answer requests on standard input until it ends."""
+    wire.serve(engine, steps=steps, follow=follow, logits=logits)
+
+
+def steps(engine: Engine, length: int, units: str, warmup: int, repeats: int) -> dict[str, Any]:
+    """Seconds of decode steps of token 1 after `length` tokens; all layers hold the keys and values in `units`.
+
+    units: a file of float32, [2, kv_heads, length, head_dim], keys rotated. logits: after the first step.
+    """
+    engine.fill(length, np.load(units, mmap_mode="r"), warmup + repeats + 1)
+    logits, seconds = engine.step(1), []
+    for _ in range(warmup + repeats):
+        began = time.perf_counter()
+        engine.step(1)
+        seconds.append(time.perf_counter() - began)
+    return {"seconds": seconds[warmup:], "logits": logits.tolist(), **wire.told(engine)}
+
+
+def follow(engine: Engine, ids: list[int], prompt: int) -> dict[str, Any]:
+    """Prefill `ids[:prompt]` and feed the others one by one: seconds of the one and of each of the others."""
+    began = time.perf_counter()
+    engine.start(ids[:prompt], len(ids) - prompt)
+    prefill_s = time.perf_counter() - began
+    seconds = []
+    for token in ids[prompt:]:
+        began = time.perf_counter()
+        engine.step(token)
+        seconds.append(time.perf_counter() - began)
+    return {"prefill_s": prefill_s, "seconds": seconds, **wire.told(engine)}
+
+
+def logits(engine: Engine, ids: list[int], out: str, fed: bool) -> dict[str, Any]:
+    """Write [len(ids), vocab] float32 to `out`: of a whole forward, or with every token but the first fed by itself."""
+    rows = (engine.start(ids[:1], len(ids)) if not at else engine.step(ids[at]) for at in range(len(ids)))
+    place, found = 0, None
+    for piece in map(np.atleast_2d, rows if fed else engine.logits(ids)):
+        if found is None:
+            found = np.lib.format.open_memmap(out, "w+", np.float32, (len(ids), piece.shape[1]))
+        found[place : place + len(piece)] = piece
+        place += len(piece)
+    return {}
