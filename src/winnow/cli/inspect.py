@@ -2,20 +2,17 @@
 
 import json
 from functools import partial
-from importlib.util import find_spec
-from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from winnow.cli.commands.look import Inspect
 from winnow.cli.deliver import INTERRUPTED, Record, deliver
-from winnow.cli.inputs import check_outputs, fitted_ids, parse_plan, read_prompt
+from winnow.cli.inputs import fitted_ids, parse_plan, read_prompt
 from winnow.cli.inspect_plot import plot_retained
 from winnow.cli.options import JsonOptions
 from winnow.cli.terminal import Meter, console, interruptible, new_table, say, write_text
-from winnow.errors import InputError, MissingExtraError
+from winnow.errors import InputError
 from winnow.evaluation.evaluate import environment
 from winnow.inspector.page import render
 from winnow.inspector.recorder import Recorder
@@ -28,7 +25,8 @@ ENDING = 5
 def inspect(options: Inspect) -> int:
     """Trace one generation and draw it; returns the exit code."""
     chosen = parse_plan(options.plan)
-    _check_paths(options.out, options.trace, options.retained)
+    if options.out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--out {options.out} is a web page and has to end in .html; --trace writes JSON")
     if options.retained is not None and chosen.keep.identity:
         raise InputError(
             f"--retained draws which units stay, and plan {options.plan!r} evicts none; leave it out, or use a plan "
@@ -133,17 +131,3 @@ def _figures(trace: Trace, options: Inspect) -> dict[str, Any]:
         "stats": dict(trace.stats),
         "steps": steps,
     }
-
-
-def _check_paths(out: Path, trace: Path | None, retained: Path | None) -> None:
-    """Raise InputError, before any work, where a file cannot be written, MissingExtraError where it cannot be drawn."""
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"--out {out} is a web page and has to end in .html; --trace writes JSON")
-    named = {"--out": out, "--trace": trace, "--retained": retained}
-    for (one, path), (other, same) in combinations(named.items(), 2):
-        if path is not None and same is not None and path.resolve() == same.resolve():
-            raise InputError(f"{one} and {other} are both {path}; give two names")
-    for path in named.values():
-        check_outputs(path, None)
-    if retained is not None and find_spec("matplotlib") is None:
-        raise MissingExtraError("--retained needs matplotlib; install winnow with its extra 'bench'")

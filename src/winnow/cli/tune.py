@@ -4,7 +4,7 @@ from functools import partial
 
 from winnow.cli.commands.compare import Tune
 from winnow.cli.deliver import Record, deliver
-from winnow.cli.inputs import check_outputs, make_tasks, prompt_ids, refuse
+from winnow.cli.inputs import make_tasks, prompt_ids, refuse
 from winnow.cli.options import TASKS
 from winnow.cli.terminal import Meter, interruptible, write_text
 from winnow.cli.tune_plot import plot_tuning
@@ -35,8 +35,6 @@ def tune(options: Tune) -> int:
         target_ttft=options.target_ttft,
         target_tpot=options.target_tpot,
     )
-    check_outputs(options.out, options.plot)
-    check_outputs(options.out_plan, None)
     if options.prompts is not None:
         refuse("about tasks, not about PROMPTS", options.about_tasks)
     else:

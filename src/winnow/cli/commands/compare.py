@@ -13,6 +13,7 @@ from winnow.cli.options import (
     AtLeast1,
     AtLeast2,
     ChatTemplate,
+    Command,
     DocumentOptions,
     ModelOptions,
     OutOptions,
@@ -34,7 +35,16 @@ class PeerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(PlansOptions, PeerOptions, DocumentOptions, TaskOptions, AdapterOptions, PlotOptions):
+class Compare(
+    PlansOptions,
+    PeerOptions,
+    DocumentOptions,
+    TaskOptions,
+    AdapterOptions,
+    PlotOptions,
+    Command,
+    runs="winnow.cli.compare:compare",
+):
     """Answer the same questions under several plans: quality, time and memory next to full attention, and to peers.
 
     The questions are generated tasks, or one about --file.
@@ -45,24 +55,14 @@ class Compare(PlansOptions, PeerOptions, DocumentOptions, TaskOptions, AdapterOp
     max_tokens: AtLeast1 | None = None
     """The longest answer about --file. Default: 128."""
 
-    def __call__(self) -> int:
-        from winnow.cli.compare import compare
-
-        return compare(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Demo(PlansOptions, ModelOptions, OutOptions):
+class Demo(PlansOptions, ModelOptions, OutOptions, Command, runs="winnow.cli.demo:demo"):
     """Ask a pre-trained model about a real document under several plans: answers, times and memory side by side."""
 
-    def __call__(self) -> int:
-        from winnow.cli.demo import demo
-
-        return demo(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Tune(TaskOptions, ModelOptions, PlotOptions):
+class Tune(TaskOptions, ModelOptions, PlotOptions, Command, runs="winnow.cli.tune:tune"):
     """Find the fastest plan that keeps to limits on prompts of yours; exit code 1 if there is none."""
 
     prompts: Path | None = field(default=None, kw_only=False)
@@ -87,8 +87,3 @@ class Tune(TaskOptions, ModelOptions, PlotOptions):
     """The longest answer to PROMPTS that is looked at. Default: 32."""
     chat: ChatTemplate = None
     """Use the chat template. Default: if there is one."""
-
-    def __call__(self) -> int:
-        from winnow.cli.tune import tune
-
-        return tune(self)

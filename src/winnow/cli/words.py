@@ -1,0 +1,41 @@
+"""The words of tables, each with the beginning of what docs/glossary.md says of it."""
+
+import re
+from collections.abc import Iterable
+
+WORDS = {
+    "row": "one token that enters one layer in one step",
+    "unit": "the key and value of one token in one layer and KV head",
+    "parked": "stopped at a gate, its hidden state held so that it can go on later",
+    "revived": "parked before, and let go on by a later step",
+    "slow step": "reads everything, and selects what the steps after it read",
+    "BoS": "the token at position 0",
+    "memory": "the most held at one moment, units and all beside them",
+    "TTFT": "time to the first token",
+    "TPOT": "time per output token",
+    "x": "a figure over that of full attention",
+    "of full": "over what full attention takes",
+    "same": "answers that are full attention's, token for token",
+    "loops": "answers that ran into their length limit repeating themselves",
+    "95 %": "where the true figure would be in 95 of 100 such measurements",
+    "KL": "how far the plan's distribution of the next token is from full attention's",
+    "nats": "a unit of information, like bits, but with natural logarithms",
+    "top-1": "the share of places where plan and full attention find the same token likeliest",
+    "NLL": "how surprising the text's own next token is, in nats",
+    "perplexity": "e to the power of the NLL",
+}
+
+
+def explained(texts: Iterable[str], note: str = "") -> str:
+    """`note`, then what each word that stands in `texts` means: "row: ...; unit: ...".
+
+    What the note says of a word goes before what it means elsewhere.
+    """
+    read = " | ".join(" ".join(text.split()) for text in texts)
+    known = [f"{word}: {meaning}" for word, meaning in WORDS.items() if _stands(word, read) and f"{word}:" not in note]
+    return "; ".join([note, *known] if note else known)
+
+
+def _stands(word: str, text: str) -> bool:
+    """Whether a word stands in a text, in the singular or the plural."""
+    return re.search(rf"(?<!\w){re.escape(word)}s?(?!\w)", text) is not None
