@@ -45,7 +45,7 @@ def _table(records: list[dict[str, Any]], title: str) -> Table:
         "\nx",
         "revived\nrows",
         "memory\nMiB",
-        "of it\naside\nMiB",
+        "of it\nbeside\nMiB",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for record in records:

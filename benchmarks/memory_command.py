@@ -60,15 +60,15 @@ COLUMNS = {
     "peak\nunits\nMiB": lambda row: f"{row.peak_cache_bytes / MIB:.2f}",
     "peak\n/bound": lambda row: "-" if row.bound_bytes is None else f"{row.peak_cache_bytes / row.bound_bytes:.3f}",
     "slabs\nMiB": lambda row: f"{row.allocated_bytes / MIB:.2f}",
-    "aside\nMiB": lambda row: f"{row.aux_bytes / MIB:.2f}",
+    "beside\nMiB": lambda row: f"{row.aux_bytes / MIB:.2f}",
     "held\nMiB": lambda row: f"{row.total_bytes / MIB:.2f}",
     "before\nMiB": lambda row: f"{row.before_bytes / MIB:.1f}",
     "peak\nMiB": lambda row: f"{row.peak_bytes / MIB:.1f}",
     "growth\nx": lambda row: f"{row.growth:.3f}",
 }
 CAPTION = (
-    "step: one decode step; bound: the closed formula of the keep policy; slabs: reserved for units at the end; aside: "
-    "the most stored besides them; held: the most of units and of that at once; before, peak: "
+    "step: one decode step; bound: the closed formula of the keep policy; slabs: reserved for units at the end; "
+    "beside: the most stored besides them; held: the most of units and of that at once; before, peak: "
     "{memory}, with the model loaded, and at most during the prompt and "
     f"{STEPS} decode steps; growth: of that peak, over the plan's shortest prompt"
 )

@@ -136,7 +136,8 @@ def test_retained_draws_what_the_heads_kept(winnow, tiny, document, tmp_path):
         wanted = shares(trace, layer, head, drawn.shape[1])
         assert len(drawn) == len(trace.snapshots)
         assert (drawn.filled(-1) == np.nan_to_num(wanted, nan=-1)).all()
-    assert claim(trace).startswith(f"A KV head keeps 48 of {trace.prompt} tokens; ")
+    beside = "(budget=40, and the 8 newest on top)"
+    assert claim(trace).startswith(f"A KV head keeps 48 of {trace.prompt} tokens {beside}; ")
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (8, 2), (16, 8)])

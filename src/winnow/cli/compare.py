@@ -3,7 +3,7 @@
 from functools import partial
 
 from winnow.cli.commands.compare import Compare
-from winnow.cli.compare_peers import Typed, compare_with_peers, peer_record, refuse_adapter
+from winnow.cli.compare_peers import Typed, compare_with_peers, refuse_adapter
 from winnow.cli.compare_plot import plot_comparison
 from winnow.cli.compare_view import show
 from winnow.cli.deliver import Record as Delivered
@@ -40,7 +40,7 @@ def compare(options: Compare) -> int:
         check_lengths(llm, plans, lengths)
         made = cases(llm, tasks, lengths, examples, seed=seed, depths=(options.depth,))
         mine = [document_case(ids, question, answer)] if asked is not None else list(made)
-        return deliver(peer_record(compare_with_peers(llm, plans, peers, mine, seed, options.weights), about), options)
+        return deliver(compare_with_peers(llm, plans, peers, mine, seed, options.weights, about), options)
     if asked is None:
         ask = partial(compare_tasks, llm, plans, tasks, lengths, examples, seed=seed, depths=(options.depth,))
     else:

@@ -39,7 +39,7 @@ def _bars(path: Path, rows: Sequence[Drawn], costs: Sequence[Column[Drawn]], lab
             values = [column.value(row) or 0.0 for row in group]
             axis.bar_label(axis.barh([label(row) for row in group], values), fmt="%.3g", padding=3)
             axis.set_xlim(0, 1.3 * max(values) or 1)
-            axis.set_xlabel(column.heading.replace("\n", ", "))
+            axis.set_xlabel(column.label)
         line[0].set_title(f"{length:,} prompt tokens", loc="left")
     axes[0][0].invert_yaxis()  # shared by all panels
     save(figure, path)

@@ -18,6 +18,7 @@ ACCURACY: list[Column[Accuracy]] = [
     Column("95 %", lambda each: f"{100 * each.low:.0f} to {100 * each.high:.0f}"),
     Column("n", lambda each: each.examples),
 ]
+ACCURACY_NOTE = "interval: of Wilson; n: examples; by depth: needles found there, %"
 FIDELITY: list[Column[Fidelity]] = [
     Column("prompt", lambda each: each.prompt_tokens, ","),
     Column("fed", lambda each: each.tokens, ","),
@@ -33,12 +34,11 @@ FIDELITY: list[Column[Fidelity]] = [
 def accuracy_table(accuracies: Sequence[Accuracy], depths: Sequence[float]) -> Table:
     """A row per plan, task and length; a column of loops where there are any."""
     loops = any(each.loop_rate for each in accuracies)
-    note = "95 %: interval of the score (Wilson) over n examples; by depth: needles found there, %"
     return table_of(
         accuracies,
         {"plan": lambda each: each.plan, "task": lambda each: each.task},
         [*ACCURACY, *([LOOPS] if loops else []), *map(_found_at, sorted(depths))],
-        note=note if loops else f"{note}; no answer loops",
+        note=ACCURACY_NOTE if loops else f"{ACCURACY_NOTE}; no answer loops",
     )
 
 

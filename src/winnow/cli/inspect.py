@@ -12,6 +12,7 @@ from winnow.cli.inputs import fitted_ids, parse_plan, read_prompt
 from winnow.cli.inspect_plot import plot_retained
 from winnow.cli.options import JsonOptions
 from winnow.cli.terminal import Meter, console, interruptible, new_table, say, write_text
+from winnow.cli.words import explained
 from winnow.errors import InputError
 from winnow.evaluation.evaluate import environment
 from winnow.inspector.page import render
@@ -46,7 +47,8 @@ def inspect(options: Inspect) -> int:
         return INTERRUPTED
     found = recorder.trace()
     _write(found, options)
-    about, complete = environment(llm, options.model_name), found.finish_reason is not None
+    about = {**environment(llm, options.model_name), "adapter": options.adapter}
+    complete = found.finish_reason is not None
     record = Record("inspect", _figures(found, options), partial(_show, found, options), None, complete, about)
     return deliver(record, JsonOptions(as_json=options.as_json))
 
@@ -69,17 +71,18 @@ def _show(trace: Trace, options: Inspect) -> None:
 
 def steps_table(trace: Trace) -> Table:
     """What every step did, summed over the layers."""
-    stats = trace.stats
-    caption = f"rows computed: {_share(stats['rows_computed'], stats['rows_full'])} of full attention's"
+    stats, paced = trace.stats, any(step.slow is not None for step in trace.steps)
+    note = f"rows computed: {_share(stats['rows_computed'], stats['rows_full'])} of full attention's"
     if stats["units_full"]:
-        caption += f"; units read: {_share(stats['units_read'], stats['units_full'])}"
-    paced = any(step.slow is not None for step in trace.steps)
+        note += f"; units read: {_share(stats['units_read'], stats['units_full'])}"
     if paced:
-        caption += f"; slow steps: {stats['slow_steps']} of {stats['slow_steps'] + stats['fast_steps']}"
-    table = new_table(f"{trace.plan}, {trace.model}, {trace.prompt:,} prompt tokens", caption)
-    for heading in ("step", "fed", "produced"):
+        note += f"; slow steps: {stats['slow_steps']} of {stats['slow_steps'] + stats['fast_steps']}"
+    names, figures = ("step", "fed", "produced"), ("rows computed", "revived", "units read", "parked")
+    title = f"{trace.plan}, {trace.model}, {trace.prompt:,} prompt tokens"
+    table = new_table(title, explained([*figures, *(["slow step"] if paced else [])], note))
+    for heading in names:
         table.add_column(heading, no_wrap=True)
-    for heading in ("rows computed", "revived", "units read", "set aside"):
+    for heading in figures:
         table.add_column(heading, justify="right")
     if paced:
         table.add_column("")

@@ -1,6 +1,6 @@
 """Tables: their columns are declared once, for the eye and for pictures, and below stands what their words mean."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -10,7 +10,7 @@ from winnow.cli.terminal import new_table
 from winnow.cli.words import explained
 
 MIB = 2**20
-NAMES = 17  # least width of the first column where others need the room
+NAMES = 17  # least width of a column of texts, where they are that long
 Row = TypeVar("Row", contravariant=True)
 
 
@@ -31,6 +31,12 @@ class Column(Generic[Row]):
         value = self.value(row)
         return "-" if value is None else format(value, self.spec)
 
+    @property
+    def label(self) -> str:
+        """At an axis: "TTFT, s"."""
+        name, _, unit = self.heading.rpartition("\n")
+        return f"{' '.join(name.split())}, {unit}" if name else unit
+
     def said(self, row: Row) -> str:
         """In a sentence: "TTFT 0.500 s"."""
         name, _, unit = self.heading.rpartition("\n")
@@ -38,9 +44,9 @@ class Column(Generic[Row]):
 
 
 def table_of(
-    rows: Iterable[Row],
+    rows: Collection[Row],
     names: Mapping[str, Callable[[Row], str]],
-    columns: Sequence[Column[Row]],
+    columns: Sequence[Column[Row]] = (),
     *,
     title: str | None = None,
     note: str = "",
@@ -52,8 +58,9 @@ def table_of(
     """
     headings = [*names, *(column.heading for column in columns)]
     table = new_table(title, explained(headings + ["x"] * (ratios is not None), note))
-    for place, heading in enumerate(names):
-        table.add_column(heading, overflow="fold", min_width=None if place else NAMES)
+    for heading, name in names.items():
+        longest = max((len(name(row)) for row in rows), default=0)
+        table.add_column(heading, overflow="fold", min_width=min(NAMES, longest))
     for column in columns:
         table.add_column(column.heading, justify="right", overflow="fold")
     for row in rows:

@@ -23,7 +23,7 @@ class State(IntEnum):
     """What one step did with one token in one layer. Where several hold, the highest counts."""
 
     ABSENT = 0  # no unit: never computed here, or evicted
-    ASIDE = 1  # its hidden state waits at the entrance of this layer
+    ASIDE = 1  # parked: its hidden state waits at the entrance of this layer
     HELD = 2  # its unit is in the cache, and this step did not read it
     REUSED = 3  # its unit was in the cache, and this step read it
     COMPUTED = 4  # computed in this step, for the first time at its turn
@@ -92,7 +92,7 @@ class Step:
 
     @property
     def aside(self) -> int:
-        """Hidden states set aside after the step."""
+        """Tokens parked after the step, summed over layers."""
         return sum(count(layer.aside) for layer in self.layers)
 
     def states(self, layer: int) -> list[State]:

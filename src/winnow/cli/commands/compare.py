@@ -15,13 +15,13 @@ from winnow.cli.options import (
     ChatTemplate,
     Command,
     DocumentOptions,
-    ModelOptions,
     OutOptions,
     PlansOptions,
     PlotOptions,
     Share,
     TaskOptions,
 )
+from winnow.tune.limits import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,26 +57,17 @@ class Compare(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demo(PlansOptions, ModelOptions, OutOptions, Command, runs="winnow.cli.demo:demo"):
+class Demo(PlansOptions, AdapterOptions, OutOptions, Command, runs="winnow.cli.demo:demo"):
     """Ask a pre-trained model about a real document under several plans: answers, times and memory side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tune(TaskOptions, ModelOptions, PlotOptions, Command, runs="winnow.cli.tune:tune"):
+class Tune(TaskOptions, AdapterOptions, PlotOptions, Command, runs="winnow.cli.tune:tune"):
     """Find the fastest plan that keeps to limits on prompts of yours; exit code 1 if there is none."""
 
     prompts: Path | None = field(default=None, kw_only=False)
     """A directory of .txt and .md files, or JSON Lines. Default: generated tasks."""
-    max_kl: float | None = None
-    """Nats: KL from full attention. Default: 0.01, without --min-agreement."""
-    min_agreement: float | None = None
-    """Share of the tokens on which plan and full attention agree, 0 to 1."""
-    max_cache_mib: float | None = None
-    """The most held for any prompt, in MiB: all bytes, not only of keys and values."""
-    target_ttft: float | None = None
-    """Seconds: median time to the first token."""
-    target_tpot: float | None = None
-    """Seconds: median time per token after it."""
+    limits: Annotated[Limits, Parameter(name="*")] = field(default_factory=Limits)
     time_limit: Annotated[float, Parameter(validator=Number(gte=1))] = 300.0
     """Seconds; the command ends within it."""
     state: Path | None = None

@@ -16,7 +16,7 @@ CUMULATIVE = (0.4, 0.2, 0.1)
 
 
 def last_layer(shape: ModelShape) -> int:
-    """The last layer at which setting a token aside takes no more memory than the units it saves.
+    """The last layer at which parking a token takes no more memory than the units it saves.
 
     A hidden state is `hidden` numbers, and the layers from p on would hold (layers - p) * 2 * kv_heads * head_dim.
     """
@@ -112,7 +112,7 @@ def propose(
             if (found.flops if flops is not None else found.rows) <= target + 1e-9:
                 return found
     if cheapest is None:
-        raise InputError(f"a model of {shape.layers} layers has no layer at which setting tokens aside saves memory")
+        raise InputError(f"a model of {shape.layers} layers has no layer at which parking tokens saves memory")
     what = cheapest.flops if flops is not None else cheapest.rows
     raise InputError(f"no schedule computes {target:.3f} on this model; the least is {what:.3f}, {cheapest.plan}")
 
