@@ -105,7 +105,7 @@ def schedule(options: Schedule) -> int:
     """Propose a schedule by its closed formula; returns the exit code."""
     if sum(wanted is not None for wanted in (options.speedup, options.rows, options.flops)) != 1:
         raise InputError("give one of --speedup, --rows and --flops")
-    source, length = ModelOptions(model=options.model, device="cpu"), options.length
+    source, length = ModelOptions(model=options.model, device="cpu", threads=options.threads), options.length
     llm = source.load()
     shape = llm.decoder.shape
     found = propose(shape, length, rows=options.rows, flops=options.flops, speedup=options.speedup)

@@ -44,6 +44,7 @@ def test_page_trace_and_table(winnow, tiny, tmp_path):
     data = re.search(r'id="trace">(.*?)</script>', page, re.DOTALL)[1]
     assert Trace.from_dict(json.loads(data)) == trace
     assert f"{trace.steps[0].rows}" in result.out
+    assert all("parked" in shown and "set aside" not in shown for shown in (page, result.out))
     assert str(out) in result.out.replace("\n", "")
     assert len(re.findall(r"^\d ", result.out, re.MULTILINE)) == 4
 

@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 STREAMING = "streaming(sink=4, recent=64)"
 
@@ -52,3 +55,13 @@ def test_compare_ends_with_what_was_finished(tiny: Path, tmp_path: Path) -> None
     assert document == json.loads(out.read_text(encoding="utf-8"))
     assert not document["complete"]
     assert [row["plan"] for row in document["summary"]] == ["full", STREAMING]
+
+
+@pytest.mark.parametrize("moment_s", [0.2, 0.6, 1.2, 2.0])
+def test_the_first_seconds(moment_s: float, tiny: Path) -> None:
+    """While libraries are imported and the model is loaded."""
+    process = start("compare", "-m", tiny, "--plan", STREAMING, "--length", 512, "--examples", 100_000)
+    time.sleep(moment_s)
+    _, err = interrupt(process)
+    assert process.returncode == 130
+    assert "Traceback" not in err
