@@ -3,16 +3,15 @@
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from winnow.cli.compare_view import COSTS, PEER_COSTS
+from winnow.cli.compare_view import COSTS, PEER_COSTS, SCORE
 from winnow.cli.draw import MARKERS, new_figure, save
-from winnow.cli.tables import Column, percent
+from winnow.cli.tables import Column
 from winnow.evaluation.accuracy import Accuracy
 from winnow.evaluation.compare import Row
 from winnow.evaluation.peers.summary import PeerRow
 
-SCORE: Column[Any] = Column("score\n%", lambda row: percent(row.score))
 Drawn = TypeVar("Drawn", Row, PeerRow)
 
 

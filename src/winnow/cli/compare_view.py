@@ -21,6 +21,7 @@ TIMES: list[Column[Row | PeerRow]] = [
     Column("TTFT\ns", lambda row: row.ttft_s.median, ".3f", "ttft"),
     Column("TPOT\nms", lambda row: 1000 * row.tpot_s.median if row.tpot_s else None, ".2f", "tpot"),
 ]
+SCORE: Column[Row | PeerRow] = Column("score\n%", lambda row: percent(row.score), ".0f")
 COSTS: list[Column[Row]] = [
     *TIMES,
     Column("memory\nMiB", lambda row: row.total_bytes / MIB, ".2f", "total"),
@@ -67,7 +68,7 @@ def results_table(rows: Sequence[Row], fidelities: Sequence[Fidelity], model: st
         count = full.examples // tasks
         title += f", {count} example{'s' * (count > 1)} per task"
     known = {each.plan: each for each in fidelities}
-    columns = [*_scores(full), *COSTS, *(_of_plan(column, known) for column in FIDELITY if known)]
+    columns = [*_scores(full), *COSTS, *(column.of(lambda row: known.get(row.plan)) for column in FIDELITY if known)]
     return table_of(rows, {"plan": lambda row: row.plan}, columns, title=title, note="times: medians", ratios=of_full)
 
 
@@ -83,10 +84,6 @@ def _scores(row: Row | PeerRow) -> list[Column[Any]]:
         return Column(task.replace("_", "\n") + "\n%", lambda row: percent(row.scores.get(task)), ".0f")
 
     return [column(task) for task in row.scores]
-
-
-def _of_plan(column: Column[Fidelity], known: Mapping[str, Fidelity]) -> Column[Row]:
-    return Column(column.heading, lambda row: column.value(known[row.plan]) if row.plan in known else None, column.spec)
 
 
 def show_peers(rows: Sequence[PeerRow], answers: Sequence[Answer], model: str, beside: Sequence[str]) -> None:

@@ -1,7 +1,6 @@
 """How the demo looks: what every plan costs and keeps, what was traded, and all answers, side by side."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rich.table import Table
 from rich.text import Text
@@ -9,7 +8,6 @@ from rich.text import Text
 from winnow.cli.compare_view import COSTS, of_full
 from winnow.cli.tables import Column, percent, table_of
 from winnow.cli.terminal import console
-from winnow.evaluation.compare import Row
 from winnow.evaluation.demo import Asked, Standing
 from winnow.evaluation.evaluate import Record
 from winnow.plan import Plan
@@ -36,7 +34,7 @@ def results_table(found: Sequence[Standing], model: str, title: str) -> Table:
     full = found[0]
     columns: list[Column[Standing]] = [
         Column(f"right\nof {full.questions}", lambda each: each.right),
-        *(_of_cost(column) for column in COSTS if column.ratio),
+        *(column.of(lambda each: each.cost) for column in COSTS if column.ratio),
         Column(f"same\nof {full.questions}", lambda each: each.same),
         Column("KL\nnats", lambda each: each.kl, ".3f"),
         Column("top-1\n%", lambda each: percent(each.top1), ".0f"),
@@ -46,13 +44,9 @@ def results_table(found: Sequence[Standing], model: str, title: str) -> Table:
         {"plan": lambda each: each.plan},
         columns,
         title=f"{model} on {title}: {full.questions} questions, {full.cost.length:,} prompt tokens each",
-        note="times: medians; KL, top-1: along full's answers",
+        note="times: medians; KL and top-1 along full's answers",
         ratios=lambda each: of_full(each.cost),
     )
-
-
-def _of_cost(column: Column[Row]) -> Column[Standing]:
-    return replace(column, value=lambda each: column.value(each.cost))
 
 
 def traded(each: Standing, full: Standing) -> str:

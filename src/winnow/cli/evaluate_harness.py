@@ -110,7 +110,7 @@ def score_table(found: Sequence["Score"]) -> Table:
 
 def cost_table(runs: Sequence["HarnessRun"]) -> Table:
     """A row per plan: what all requests together cost."""
-    note = "over all requests; rows, units read: of full attention's for the same; units held: at the end, summed"
+    note = "over all requests; rows and units read: of full attention's for the same; units held: at the end, summed"
     return table_of(runs, {"plan": lambda run: run.plan}, COSTS, note=note)
 
 

@@ -1,15 +1,13 @@
 """How a search looks: the frontier, the finalists, the plan to use or what comes nearest; and the plan as a file."""
 
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 import winnow
-from winnow.cli.compare_view import TIMES
-from winnow.cli.tables import Column, percent, table_of
+from winnow.cli.compare_view import SCORE, TIMES
+from winnow.cli.tables import Column, table_of
 from winnow.cli.terminal import console
 from winnow.tune.frontier import Figures
 from winnow.tune.result import Finalist, Result
@@ -59,15 +57,14 @@ def plan_file(result: Result, model: str) -> str:
 def _frontier_table(result: Result, model: str) -> Table:
     count = result.frontier[0].prompts
     title = f"{model}: plans that no other beats, {count} prompts of the search"
-    note = "KL, top-1: means; rows, units read: of full attention's"
+    note = "means of KL and top-1; rows and units read: of full attention's"
     return table_of(result.frontier, {"plan": lambda row: row.plan}, [*MEASURED, *COUNTED], title=title, note=note)
 
 
 def _finalists_table(result: Result) -> Table:
     columns: list[Column[Finalist]] = [
-        *(_of("confirmed", column) for column in (*MEASURED, MEMORY)),
-        _of("timed", Column("score\n%", lambda row: percent(row.score), ".0f")),
-        *(_of("timed", column) for column in TIMES),
+        *(column.of(lambda each: each.confirmed) for column in (*MEASURED, MEMORY)),
+        *(column.of(lambda each: each.timed) for column in (SCORE, *TIMES)),
         Column("answer\ns", lambda each: each.answer_s, ".3f"),
         Column("keeps\nto limits", lambda each: "yes" if each.keeps else "no"),
     ]
@@ -79,11 +76,6 @@ def _finalists_table(result: Result) -> Table:
         note="times: medians, beside full attention's in the same run; answer: TTFT + (mean tokens of full attention's "
         "answers - 1) * TPOT",
     )
-
-
-def _of(part: str, column: Column[Any]) -> Column[Finalist]:
-    """A column of a part of a finalist, which it may not have come to."""
-    return replace(column, value=lambda each: None if (row := getattr(each, part)) is None else column.value(row))
 
 
 def _closing(result: Result, out_plan: Path | None) -> list[str]:
