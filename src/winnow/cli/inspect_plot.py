@@ -48,6 +48,7 @@ def retained_figure(trace: Trace) -> "Figure":
     for axis in axes[-1]:
         # None at the right end, where it would run into the first of the next panel.
         axis.xaxis.set_major_locator(MaxNLocator(nbins=max(2, int(2 * across)), integer=True, prune="upper"))
+        axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.tick_params(bottom=True, labelsize=8)
         axis.set_xlabel("position in the text", loc="left", fontsize=8)
     ticks = [0, 0.1, 0.25, 0.5, 1]

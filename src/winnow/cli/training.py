@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Group
 
@@ -13,17 +13,19 @@ from winnow.cli.options import JsonOptions
 from winnow.cli.tables import facts
 from winnow.cli.terminal import Meter, interruptible
 from winnow.learn.directory import last_checkpoint
-from winnow.learn.heads import HeadsProgress, HeadsReport
-from winnow.learn.sft import Report
-from winnow.learn.watch import Progress
 
-Made = TypeVar("Made", Report, HeadsReport)
+if TYPE_CHECKING:
+    from winnow.learn.heads import HeadsProgress, HeadsReport
+    from winnow.learn.sft import Report
+    from winnow.learn.watch import Progress  # whose libraries come with an extra
+
+Made = TypeVar("Made", "Report", "HeadsReport")
 
 
 def train(
     command: str,
     options: Training,
-    run: Callable[[Callable[[Progress | HeadsProgress], None]], Made],
+    run: "Callable[[Callable[[Progress | HeadsProgress], None]], Made]",
     told: Callable[[Made], tuple[str, Mapping[str, str]]],
     use: str,
 ) -> int:
@@ -35,7 +37,7 @@ def train(
     made, done = None, 0
     with Meter("training") as meter, interruptible():
 
-        def advance(at: Progress | HeadsProgress) -> None:
+        def advance(at: "Progress | HeadsProgress") -> None:
             nonlocal done
             meter.advance(at.step - done, at.steps)
             done = at.step
