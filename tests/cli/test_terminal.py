@@ -5,6 +5,7 @@ import time
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from winnow.cli import terminal
 
@@ -30,7 +31,7 @@ def test_a_bar_says_how_long_the_rest_takes(monkeypatch):
     monkeypatch.setattr(terminal, "console", lambda **keywords: screen)
     with terminal.Meter("answering", 10) as meter:
         half_done(meter)
-    shown = screen.file.getvalue()
+    shown = Text.from_ansi(screen.file.getvalue()).plain
     assert "5 of 10 answers" in shown
     assert "0:00:01 left" in shown
 

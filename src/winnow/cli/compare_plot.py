@@ -12,7 +12,7 @@ from winnow.evaluation.accuracy import Accuracy
 from winnow.evaluation.compare import Row
 from winnow.evaluation.peers.summary import PeerRow
 
-Drawn = TypeVar("Drawn", Row, PeerRow)
+Drawn = TypeVar("Drawn", bound=Row | PeerRow)
 
 
 def plot_comparison(path: Path, rows: Sequence[Row]) -> None:
@@ -27,7 +27,7 @@ def plot_peers(path: Path, rows: Sequence[PeerRow]) -> None:
 
 def _bars(path: Path, rows: Sequence[Drawn], costs: Sequence[Column[Drawn]], label: Callable[[Drawn], str]) -> None:
     lengths = list(dict.fromkeys(row.length for row in rows))
-    drawn = [SCORE, *(column for column in costs if column.ratio)]
+    drawn: list[Column[Drawn]] = [SCORE, *(column for column in costs if column.ratio)]
     panels = [column for column in drawn if any(column.value(row) is not None for row in rows)]
     height = 1.2 + 0.45 * len({label(row) for row in rows})
     figure = new_figure(3.5 * len(panels), height * len(lengths))

@@ -1,6 +1,7 @@
 """`winnow import` and `winnow cache`: GGUF files converted on purpose, and those that loading has converted."""
 
 from pathlib import Path
+from typing import Any
 
 from winnow.cli.commands.models import CacheClear, CacheList, Import
 from winnow.cli.deliver import Record, deliver
@@ -28,7 +29,9 @@ def import_file(options: Import) -> int:
 def list_entries(options: CacheList) -> int:
     """Print the converted files; returns the exit code."""
     home, found = cache_home(), entries()
-    kept = [{"name": each.name, "bytes": each.bytes, "path": str(each.path.relative_to(home))} for each in found]
+    kept: list[dict[str, Any]] = [
+        {"name": each.name, "bytes": each.bytes, "path": str(each.path.relative_to(home))} for each in found
+    ]
     figures = {"folder": str(home), "entries": kept}
     if not found:
         return deliver(Record("cache list", figures, f"{home} holds no converted files"), options)

@@ -12,7 +12,6 @@ from winnow.cli.words import explained
 MIB = 2**20
 NAMES = 17  # least width of a column of texts, where they are that long
 Row = TypeVar("Row", contravariant=True)
-Other = TypeVar("Other")
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,10 @@ class Column(Generic[Row]):
         value = self.value(row)
         return "-" if value is None else format(value, self.spec)
 
-    def of(self, part: Callable[[Other], Row | None]) -> "Column[Other]":
+    def of(self, part: Callable[[Any], Row | None]) -> "Column[Any]":
         """The same of a part of a row, which it may lack."""
 
-        def value(row: Other) -> Any:
+        def value(row: Any) -> Any:
             return None if (found := part(row)) is None else self.value(found)
 
         return Column(self.heading, value, self.spec, self.ratio)
