@@ -100,10 +100,10 @@ class Meter:
     """Progress of long work on standard error: a bar and the time that is left on a terminal, else a line now and then.
 
     total: in tokens, or whatever `advance` counts; None: not known before the first of it is done. after_s: work that
-    takes less is not announced.
+    takes less is not announced; None: it is at once.
     """
 
-    def __init__(self, title: str, total: float | None = None, after_s: float = 0.0) -> None:
+    def __init__(self, title: str, total: float | None = None, after_s: float | None = None) -> None:
         screen = console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -121,7 +121,7 @@ class Meter:
         self._began, self._said = time.monotonic(), -QUIET_S
 
     def __enter__(self) -> "Meter":
-        if not self._after_s:
+        if self._after_s is None:
             self._bar.start()
         return self
 
@@ -131,8 +131,8 @@ class Meter:
     def advance(self, done: float, total: float | None = None) -> None:
         """So much was just done. total: of all, where it was not known."""
         self._bar.update(self._task, advance=done, total=total)
-        if self._after_s and time.monotonic() - self._began >= self._after_s:
-            self._after_s = 0.0
+        if self._after_s is not None and time.monotonic() - self._began >= self._after_s:
+            self._after_s = None
             self._bar.start()
             self.note(self._title)
 

@@ -36,9 +36,10 @@ def tune(options: Tune) -> int:
     llm, model = options.load(), options.model_name
     if options.adapter is not None:
         model = f"{model} with {options.adapter}"
-    if llm.trained is not None:
+    trained = llm.trained and llm.trained.plan
+    if trained is not None and not trained.is_full:
         raise InputError(
-            f"{model} was trained to answer under the plan {llm.trained.plan}, not under full attention, which tune "
+            f"{model} was trained to answer under the plan {trained}, not under full attention, which tune "
             "compares with; measure plans of it with `winnow eval`"
         )
     made = _cases(llm, options, tasks, written)
