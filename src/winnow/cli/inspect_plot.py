@@ -52,7 +52,10 @@ def retained_figure(trace: Trace) -> "Figure":
         axis.tick_params(bottom=True, labelsize=8)
         axis.set_xlabel("position in the text", loc="left", fontsize=8)
     ticks = [0, 0.1, 0.25, 0.5, 1]
-    bar = figure.colorbar(image, ax=axes, location="bottom", ticks=ticks, format=PercentFormatter(1, 0), aspect=40)
+    bar = figure.colorbar(
+        image, ax=axes, location="bottom", ticks=ticks, format=PercentFormatter(1, 0),
+        shrink=0.35, aspect=25, anchor=(1.0, 0.5), pad=0.01,
+    )  # fmt: skip
     bar.ax.tick_params(labelsize=8)
     bar.set_label("share of the tokens kept; white: not known yet", fontsize=9)
     bar.outline.set_edgecolor("0.8")

@@ -144,8 +144,8 @@ class Meter:
         self._bar.update(self._task, description=text)
         if self._plain and time.monotonic() - self._said >= QUIET_S:
             self._said = time.monotonic()
-            left = self._bar.tasks[0].time_remaining
-            say(text if left is None else f"{text}, about {timedelta(seconds=left)} left")
+            left = self._bar.tasks[0].time_remaining or 0
+            say(f"{text}, about {timedelta(seconds=left)} left" if left > 1 else text)
 
 
 def collect(

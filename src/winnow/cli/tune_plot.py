@@ -32,8 +32,12 @@ def tuning_figure(result: Result) -> "Figure":
             ("recommended", [best] if best else [], {"color": "C3", "marker": "*", "s": 150, "zorder": 3}),
         ):
             axis.scatter([cost(row) for row in rows], [_kl(row) for row in rows], label=label, **style)
+        numbers: dict[tuple[str, str], list[int]] = {}  # of the plans that lie on each other
         for number, row in enumerate(result.frontier, start=1):
-            axis.annotate(f"{number}", (cost(row), _kl(row)), (4, 4), textcoords="offset points", fontsize=8)
+            numbers.setdefault((f"{cost(row):.3g}", f"{_kl(row):.2g}"), []).append(number)
+        for (x, y), here in numbers.items():
+            told = ", ".join(map(str, here))
+            axis.annotate(told, (float(x), float(y)), (5, 5), textcoords="offset points", fontsize=8)
         if (limit := result.limits.max_kl) is not None:
             reference(axis, limit, "--max-kl")
         axis.set(xlabel=column.label, yscale="log")
