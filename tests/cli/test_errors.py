@@ -112,6 +112,12 @@ def test_unwritable_output(winnow, tiny, tmp_path, command, option, place):
     fails(winnow(command, "-m", tiny, option, path), f"cannot write {path}", "directory")
 
 
+def test_two_outputs_of_one_name(winnow, tiny, tmp_path):
+    path = tmp_path / "out"
+    fails(winnow("compare", "-m", tiny, "--out", path, "--plot", path), f"--out and --plot are both {path}")
+    assert not path.exists()
+
+
 def test_a_refused_run_leaves_no_empty_output(winnow, tmp_path):
     out = tmp_path / "out.json"
     fails(winnow("compare", "-m", tmp_path / "missing", "--out", out))
