@@ -15,7 +15,7 @@ from benchmarks.shapes import shape_named
 from benchmarks.speed import machine_rates, typical
 from benchmarks.speed_plots import plot_decoding
 from winnow.cli.deliver import deliver
-from winnow.cli.inputs import check_outputs, parse_plans
+from winnow.cli.inputs import parse_plans
 from winnow.cli.terminal import Meter, interruptible, new_table
 from winnow.evaluation.compare import with_full
 
@@ -28,7 +28,6 @@ def decoding(options: Options) -> int:
     """Time decodes; returns the exit code."""
     plans = with_full(parse_plans(options.plan, PLANS))
     lengths, batches = sorted(set(options.length)), sorted(set(options.batch))
-    check_outputs(options.out, options.plot)
     llm, shape = options.load(plans, lengths[-1] + options.new + 1), shape_named(options.shape)
     samples, measured = [machine_rates(llm.dtype, llm.device)], list[Decoding]()
     counts = {"repeats": options.repeats, "stock_steps": options.stock_steps}

@@ -23,14 +23,6 @@ def claim_title(axis: "Axes", claim: str, below: str = "") -> None:
         axis.text(0, 1.02, below, transform=axis.transAxes, fontsize=9, color=GREY)
 
 
-def reference(axis: "Axes", value: float, name: str = "full attention") -> None:
-    """A named line behind the others."""
-    axis.axhline(value, color=GREY, lw=1, ls="--", zorder=0)
-    axis.annotate(
-        name, (0, value), (3, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=GREY, fontsize=8
-    )
-
-
 def label_ends(axis: "Axes", ends: Sequence[tuple[float, float, str, Any]], apart: float = APART) -> None:
     """Name lines at their ends (x, y, name, color), pushed apart where they would lie on each other."""
     plain(axis)

@@ -1,18 +1,17 @@
 """How close many plans stay to full attention on texts of several domains: the same windows for all plans."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from benchmarks.windows import Window
 from winnow import LLM, Plan, Stats
 from winnow.evaluation.compare import with_full
 from winnow.evaluation.evaluate import Progress, silent
-from winnow.evaluation.fidelity import Fidelity, check_fidelity, distance, log_probs_after
+from winnow.evaluation.fidelity import Fidelity, check_fidelity, fidelities
 from winnow.policies.keep.budgeted import LOCAL
 
 ALL = "all"  # every window of every domain
@@ -122,25 +121,6 @@ def summarise_domains(measured: Sequence[Measured]) -> list[DomainRow]:
         for plan in plans:
             rows.append(_row(domain, [each for each in here if each.fidelity.plan == plan], full))
     return rows
-
-
-def fidelities(
-    llm: LLM, ids: Sequence[int], plans: Sequence[Plan], prompt_tokens: int, *, progress: Progress = silent
-) -> Iterator[tuple[Fidelity, Stats]]:
-    """`fidelity` of each plan, and what its run has cost, with full attention, the first of `plans`, run once.
-
-    Holds full attention's log-probabilities, [len(ids) - prompt_tokens, vocab] float32, and one cache.
-    progress: called with the number of tokens just done, `len(ids)` for every plan. Raises as `fidelity`.
-    """
-    tokens = check_fidelity(llm, ids, plans, prompt_tokens)
-    prompt, rest = tokens[:prompt_tokens], tokens[prompt_tokens:]
-    expected: list[Tensor] = []
-    for plan in plans:
-        session = llm.session(plan=plan, max_tokens=len(rest))
-        found: Iterable[Tensor] = log_probs_after(session, prompt, rest, progress)
-        if plan.is_full:
-            found = expected = list(found)
-        yield distance(plan, prompt_tokens, rest, expected, found), session.stats
 
 
 def _measure(

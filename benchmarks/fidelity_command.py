@@ -9,12 +9,12 @@ from rich.console import Group, RenderableType
 from benchmarks.commands.models import Fidelity
 from benchmarks.fidelity_by_domain import DomainRow, Interval, equal_plans, fidelity_by_domain, summarise_domains
 from benchmarks.fidelity_plot import plot_domains
-from benchmarks.record import Record, about, collect
+from benchmarks.record import Record, about
 from benchmarks.windows import Window, windows
 from winnow import Plan
 from winnow.cli.deliver import deliver
-from winnow.cli.inputs import check_outputs, parse_plans, refuse
-from winnow.cli.terminal import new_table
+from winnow.cli.inputs import parse_plans, refuse
+from winnow.cli.terminal import collect, new_table
 from winnow.errors import InputError
 from winnow.evaluation.compare import with_full
 
@@ -29,7 +29,6 @@ def fidelity(options: Fidelity) -> int:
     if options.plan:
         refuse("is about the default plans; a --plan names its own budget", {"--budget": options.budget})
     plans = with_full(parse_plans(options.plan) or equal_plans(options.budget or max(1, length // SHARE)))
-    check_outputs(options.out, options.plot)
     llm = options.load()
     if llm.tokenizer is None:
         raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")

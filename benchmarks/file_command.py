@@ -17,7 +17,7 @@ from benchmarks.tables import PLAN_COLUMNS
 from winnow import LLM, Plan
 from winnow.cli.compare_peers import Typed
 from winnow.cli.deliver import deliver
-from winnow.cli.inputs import check_outputs, parse_plans
+from winnow.cli.inputs import parse_plans
 from winnow.cli.terminal import Meter, interruptible, new_table, say, write_json
 from winnow.errors import CapacityError, InputError
 from winnow.evaluation.compare import with_full
@@ -33,7 +33,6 @@ def file(options: File) -> int:
     """Time the file; returns the exit code."""
     plans, typed = with_full(parse_plans(options.plan)), Typed(options.peer or PEERS, options.peer_python)
     lengths, turns, chunk, out = sorted(set(options.length)), options.turns, options.prefill_chunk, options.out
-    check_outputs(out, None)
     if options.resume and out is None:
         raise InputError("--resume goes on with what --out FILE holds; give it")
     typed.check("cpu", options.threads)

@@ -10,7 +10,7 @@ from benchmarks.record import Record, about
 from benchmarks.shapes import shape_named
 from benchmarks.tables import MIB
 from winnow.cli.deliver import deliver
-from winnow.cli.inputs import check_outputs, parse_plans
+from winnow.cli.inputs import parse_plans
 from winnow.cli.terminal import Meter, interruptible, new_table
 
 PLANS = ("lazyllm(keep=1.0)", "lazyllm", "lazyllm(max_revive=0)")
@@ -19,7 +19,6 @@ PLANS = ("lazyllm(keep=1.0)", "lazyllm", "lazyllm(max_revive=0)")
 def generation(options: Options) -> int:
     """Time generations; returns the exit code."""
     plans, length, new, repeats = parse_plans(options.plan, PLANS), options.length, options.new, options.repeats
-    check_outputs(options.out, None)
     llm, shape = options.load(plans, length + new, options.prefill_chunk), shape_named(options.shape)
     measured: list[Generation] = []
     runs = (len(plans) + 1) * (repeats + 1)
@@ -46,7 +45,7 @@ def _table(records: list[dict[str, Any]], title: str) -> Table:
         "\nx",
         "revived\nrows",
         "memory\nMiB",
-        "of it\naside\nMiB",
+        "of it\nbeside\nMiB",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for record in records:

@@ -6,7 +6,7 @@ from benchmarks.commands.layers import Depth, Schedule, Sparsity, Sweep, Usage
 from benchmarks.depth import cells, every_layer, grid
 from benchmarks.depth import depth as measure_depth
 from benchmarks.plots import plot_depth, plot_sparsity, plot_sweep, plot_usage
-from benchmarks.record import Record, about, collect
+from benchmarks.record import Record, about
 from benchmarks.schedule import flops as operations
 from benchmarks.schedule import propose
 from benchmarks.sparsity import check_masses, mean_profiles, token_shares
@@ -17,8 +17,9 @@ from benchmarks.tables import depth_table, schedule_table, sparsity_table, sweep
 from benchmarks.usage import stages, still_running
 from benchmarks.usage import usage as measure_usage
 from winnow.cli.deliver import deliver
-from winnow.cli.inputs import check_outputs, make_tasks, parse_plan, parse_plans, refuse
+from winnow.cli.inputs import make_tasks, parse_plan, parse_plans, refuse
 from winnow.cli.options import EXAMPLES, TASKS, ModelOptions, TaskOptions
+from winnow.cli.terminal import collect
 from winnow.errors import InputError
 from winnow.evaluation.compare import finished, with_full
 from winnow.policies.compute.schedule import rows_per_layer
@@ -30,7 +31,6 @@ PLANS = ("lazyllm",)
 def sweep(options: Sweep) -> int:
     """Answer the same questions under many plans; returns the exit code."""
     plans, lengths = with_full(parse_plans(options.plan, PLANS)), options.lengths
-    check_outputs(options.out, options.plot)
     if options.plot is None:
         refuse("is about --plot only", {"--against": options.against})
     tasks, examples = _asked(options)
@@ -51,7 +51,6 @@ def sweep(options: Sweep) -> int:
 def depth(options: Depth) -> int:
     """Score every pair of a pruning layer and a keep ratio; returns the exit code."""
     grid(options.layer or (1,), options.keep)  # refuses what no model takes
-    check_outputs(options.out, options.plot)
     length, (tasks, examples) = options.tokens, _asked(options)
     llm, name = options.load(), options.model_name
     plans = grid(options.layer or every_layer(llm.decoder.shape), options.keep)
@@ -70,7 +69,6 @@ def depth(options: Depth) -> int:
 def usage(options: Usage) -> int:
     """Watch which prompt tokens are computed when; returns the exit code."""
     plan = parse_plan(options.plan)
-    check_outputs(options.out, options.plot)
     length, (tasks, examples) = options.tokens, _asked(options)
     llm, name, answers = options.load(), options.model_name, examples * len(tasks)
     measure = partial(
@@ -90,7 +88,6 @@ def sparsity(options: Sparsity) -> int:
     """Measure the attention of last prompt tokens; returns the exit code."""
     masses = list(dict.fromkeys(options.mass))
     check_masses(masses)
-    check_outputs(options.out, options.plot)
     length, (tasks, examples) = options.tokens, _asked(options)
     llm, name, prompts = options.load(), options.model_name, examples * len(tasks)
     measure = partial(measure_sparsity, llm, tasks, length, examples, masses=masses, seed=options.seed)
@@ -109,8 +106,7 @@ def schedule(options: Schedule) -> int:
     """Propose a schedule by its closed formula; returns the exit code."""
     if sum(wanted is not None for wanted in (options.speedup, options.rows, options.flops)) != 1:
         raise InputError("give one of --speedup, --rows and --flops")
-    check_outputs(options.out, None)
-    source, length = ModelOptions(model=options.model, device="cpu"), options.length
+    source, length = ModelOptions(model=options.model, device="cpu", threads=options.threads), options.length
     llm = source.load()
     shape = llm.decoder.shape
     found = propose(shape, length, rows=options.rows, flops=options.flops, speedup=options.speedup)

@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 
 from benchmarks.commands.models import Memory
 from benchmarks.memory import STEPS, LeftOut, MemoryRow, MemoryRun, measure_memory, runnable, summarise_memory
-from benchmarks.record import Record, about, collect
+from benchmarks.record import Record, about
 from benchmarks.source import Source
 from benchmarks.speed_plots import plot_memory
 from benchmarks.tables import MIB
 from winnow.cli.deliver import deliver
-from winnow.cli.inputs import check_outputs, parse_plans, refuse
-from winnow.cli.terminal import new_table
+from winnow.cli.inputs import parse_plans, refuse
+from winnow.cli.terminal import collect, new_table
 from winnow.errors import InputError
 from winnow.evaluation.compare import with_full
 
@@ -25,7 +25,6 @@ PLANS = ("random_heads(budget=1024, chunk=512)",)
 def memory(options: Memory) -> int:
     """Measure every plan at every length; returns the exit code."""
     plans, lengths = with_full(parse_plans(options.plan, PLANS)), sorted(set(options.length))
-    check_outputs(options.out, options.plot)
     if options.shape is not None:
         refuse("is the model itself, and --shape asks for random weights; give one of them", {"--model": options.model})
     name, repeats = options.shape or options.model_name, options.repeats
@@ -61,15 +60,15 @@ COLUMNS = {
     "peak\nunits\nMiB": lambda row: f"{row.peak_cache_bytes / MIB:.2f}",
     "peak\n/bound": lambda row: "-" if row.bound_bytes is None else f"{row.peak_cache_bytes / row.bound_bytes:.3f}",
     "slabs\nMiB": lambda row: f"{row.allocated_bytes / MIB:.2f}",
-    "aside\nMiB": lambda row: f"{row.aux_bytes / MIB:.2f}",
+    "beside\nMiB": lambda row: f"{row.aux_bytes / MIB:.2f}",
     "held\nMiB": lambda row: f"{row.total_bytes / MIB:.2f}",
     "before\nMiB": lambda row: f"{row.before_bytes / MIB:.1f}",
     "peak\nMiB": lambda row: f"{row.peak_bytes / MIB:.1f}",
     "growth\nx": lambda row: f"{row.growth:.3f}",
 }
 CAPTION = (
-    "step: one decode step; bound: the closed formula of the keep policy; slabs: reserved for units at the end; aside: "
-    "the most stored besides them; held: the most of units and of that at once; before, peak: "
+    "step: one decode step; bound: the closed formula of the keep policy; slabs: reserved for units at the end; "
+    "beside: the most stored besides them; held: the most of units and of that at once; before, peak: "
     "{memory}, with the model loaded, and at most during the prompt and "
     f"{STEPS} decode steps; growth: of that peak, over the plan's shortest prompt"
 )

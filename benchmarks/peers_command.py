@@ -11,13 +11,13 @@ from rich.table import Table
 from benchmarks.commands.models import Peers
 from benchmarks.options import CHUNK, SHAPE
 from benchmarks.peers_steps import measure_steps, summarise_steps
-from benchmarks.record import Record, about, collect
+from benchmarks.record import Record, about
 from benchmarks.source import Source, load_checked
 from benchmarks.tables import MIB, PLAN_COLUMNS
 from winnow.cli.compare_peers import Typed
 from winnow.cli.deliver import deliver
-from winnow.cli.inputs import check_outputs, parse_plans, refuse
-from winnow.cli.terminal import new_table, say
+from winnow.cli.inputs import parse_plans, refuse
+from winnow.cli.terminal import collect, new_table, say
 from winnow.errors import InputError
 from winnow.evaluation.compare import with_full
 from winnow.evaluation.peers.base import Arm
@@ -33,7 +33,6 @@ def peers(options: Peers) -> int:
     if options.model is not None:
         refuse("is about random weights, not about --model", {"--shape": options.shape})
     plans, typed = with_full(parse_plans(options.plan)), Typed(options.peer, options.peer_python)
-    check_outputs(options.out, None)
     typed.check("cpu", options.threads)
     name = options.model or options.shape or SHAPE
     held = options.of_model(model=options.model, device="cpu", prefill_chunk=CHUNK)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.depth import Cell
-from benchmarks.draw import claim_title, label_ends, reference, shades
+from benchmarks.draw import claim_title, label_ends, shades
 from benchmarks.sparsity import Profile
 from benchmarks.sweep import ALL, FULL, SweepRow
 from benchmarks.tables import layers_of
 from benchmarks.usage import Stage
-from winnow.cli.draw import GREY, MARKERS, new_figure, save
+from winnow.cli.draw import GREY, MARKERS, new_figure, reference, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -66,7 +66,7 @@ def propose(
             if (found.flops if flops is not None else found.rows) <= target + 1e-9:
                 return found
     if cheapest is None:
-        raise InputError(f"a model of {shape.layers} layers has no layer at which setting tokens aside saves memory")
+        raise InputError(f"a model of {shape.layers} layers has no layer at which parking tokens saves memory")
     what = cheapest.flops if flops is not None else cheapest.rows
     raise InputError(f"no schedule computes {target:.3f} on this model; the least is {what:.3f}, {cheapest.plan}")
 

@@ -16,7 +16,8 @@ from benchmarks.speed import STOCK, Measurement, Rates, machine_rates, typical
 from benchmarks.speed_plots import plot_speed
 from winnow import Plan
 from winnow.cli.deliver import deliver
-from winnow.cli.inputs import check_outputs, parse_plans
+from winnow.cli.inputs import parse_plans
+from winnow.cli.options import need_matplotlib
 from winnow.cli.terminal import Meter, console, interruptible, write_json
 from winnow.errors import InputError
 from winnow.reading import read_text
@@ -47,7 +48,7 @@ def show(options: Table) -> int:
 
 def draw(options: Plot) -> int:
     """Draw records; returns the exit code."""
-    check_outputs(None, options.out)
+    need_matplotlib("--out")
     plot_speed(options.out, [_read(file) for file in options.files])
     return 0
 
@@ -60,7 +61,6 @@ def _run(
     new: tokens that follow the longest length.
     """
     plans, lengths = parse_plans(options.plan, [FULL]), list(dict.fromkeys(options.length))
-    check_outputs(options.out, None)
     llm, shape = options.load(plans, max(lengths) + new, chunk), shape_named(options.shape)
     settings = {"what": what, "chunk": chunk, "repeats": options.repeats, "warmup": options.warmup}
     settings |= about(llm, options.shape, shape=options.shape, plans=[str(plan) for plan in plans])

@@ -26,12 +26,12 @@ SWEEP: dict[str, Callable[[SweepRow], str]] = {
     "used\n%": lambda row: f"{100 * row.prompt_computed:.1f}",
     "used,\nlast\nlayer\n%": lambda row: f"{100 * row.prompt_computed_last:.1f}",
     "revived\nrows": lambda row: f"{row.revived_rows:,.0f}",
-    "aside\nMiB": lambda row: f"{row.aux_bytes / MIB:.2f}",
+    "beside\nMiB": lambda row: f"{row.aux_bytes / MIB:.2f}",
     "peak\nbytes\nx": lambda row: f"{row.peak_ratio:.2f}",
 }
 SWEEP_CAPTION = (
     "TTFT, generation: full attention's time over the plan's, medians; rows, FLOPs: of prefill, % of full attention's; "
-    "used: prompt tokens computed by the end, mean over layers; aside: the most bytes held beside units; peak "
+    "used: prompt tokens computed by the end, mean over layers; beside: the most bytes held beside units; peak "
     "bytes: the most held at once, of full attention's"
 )
 

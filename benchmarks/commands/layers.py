@@ -9,6 +9,7 @@ from cyclopts.validators import Number
 from benchmarks.options import OneLengthOptions
 from winnow.cli.options import (
     MODEL,
+    MOST_THREADS,
     OUTPUT,
     AdapterOptions,
     AtLeast1,
@@ -94,6 +95,8 @@ class Schedule(OutOptions):
     """Spend at most this share of the operations of prefill."""
     model: Annotated[str | None, Parameter(alias="-m", group=MODEL)] = None
     """A model by its name; nothing of it is run. Default: as for `winnow run`."""
+    threads: Annotated[int | None, Parameter(group=MODEL, validator=Number(gte=1, lte=MOST_THREADS))] = None
+    """CPU threads. Default: torch's own choice."""
 
     def __call__(self) -> int:
         from benchmarks.layers_command import schedule

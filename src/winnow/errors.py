@@ -8,7 +8,8 @@
     ├── CapacityError          more positions or memory than the model or the machine has
     └── MissingExtraError      an optional dependency that the caller asked for is not installed
 
-Messages hold the value seen, the rule, and the way out.
+Messages hold the value seen, the rule, and the way out. ValueError and TypeError are about code that calls a function
+inside, such as a kernel, against its docstring; nothing that a user gives ends in one.
 """
 
 

@@ -207,7 +207,7 @@ def _call(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         raise PlanError(f"plan {_short(text)!r}: {_short(ast.unparse(node))!r} is not a policy; join policies with +")
     name = node.func.id
-    fields = [field.name for field in dataclasses.fields(_policy(name))]
+    fields = [field.name for field in dataclasses.fields(policy_named(name))]
     if len(node.args) > len(fields):
         raise PlanError(f"{name} takes {len(fields)} parameters ({', '.join(fields)}), not {len(node.args)}")
     pairs = list(zip(fields, node.args, strict=False)) + [(keyword.arg, keyword.value) for keyword in node.keywords]
@@ -227,16 +227,17 @@ def _short(text: str) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-def _policy(name: str) -> type[Policy]:
+def policy_named(name: str) -> type[Policy]:
+    """Raises PlanError, with the name that is closest, where there is no such policy."""
     if name not in POLICIES:
-        close = difflib.get_close_matches(name, POLICIES, n=1)
+        close = difflib.get_close_matches(name.lower(), POLICIES, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise PlanError(f"unknown policy {_short(name)!r}: {hint}known policies: {', '.join(POLICIES)}")
     return POLICIES[name]
 
 
 def _make(name: str, values: dict[str, Any]) -> Policy:
-    policy = _policy(name)
+    policy = policy_named(name)
     fields = {field.name: field for field in dataclasses.fields(policy)}
     for key in values:
         if key not in fields:

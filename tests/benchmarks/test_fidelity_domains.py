@@ -10,7 +10,6 @@ from benchmarks.fidelity_by_domain import (
     ALL,
     bootstrap,
     equal_plans,
-    fidelities,
     fidelity_by_domain,
     summarise_domains,
 )
@@ -22,7 +21,7 @@ from winnow import LLM
 from winnow.engine import session as module
 from winnow.errors import CapacityError, InputError, PlanError
 from winnow.evaluation.compare import with_full
-from winnow.evaluation.fidelity import fidelity
+from winnow.evaluation.fidelity import fidelities, fidelity
 from winnow.policies.keep.budgeted import Budgeted
 from winnow.policies.registry import POLICIES
 

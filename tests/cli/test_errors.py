@@ -6,7 +6,12 @@ import shutil
 import pytest
 
 import winnow as library
+from winnow.cli.main import COMMANDS
 
+SUBCOMMANDS = [
+    ["eval", "tasks"], ["eval", "benchmark"], ["eval", "harness"], ["eval", "text"], ["train", "speed"],
+    ["train", "locret"], ["diagnose", "layers"], ["diagnose", "support"], ["cache", "list"], ["cache", "clear"],
+]  # fmt: skip
 STREAMING = "streaming(sink=4, recent=64)"
 
 
@@ -44,6 +49,7 @@ def test_task_longer_than_the_models_positions(winnow, tiny):
     ("plan", "words"),
     [
         ("streamin(sink=4)", ["unknown policy 'streamin'", "did you mean streaming"]),
+        ("STREAMING", ["unknown policy 'STREAMING'", "did you mean streaming"]),
         ("streaming(sinks=4)", ["no parameter 'sinks'", "sink, recent"]),
         ("streaming(sink=-1)", ["sink=-1 must be at least 0"]),
         ("streaming(recent=0)", ["recent=0 must be at least 1"]),
@@ -65,6 +71,17 @@ def test_missing_model_directory(winnow, tmp_path, command):
 
 def test_directory_that_is_no_model(winnow, tmp_path):
     fails(winnow("run", "hello", "-m", tmp_path), "holds no model", "config.json")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["run", "hi"], ["chat"], ["compare"], ["demo"], ["eval"], ["eval", "text", "x.txt"], ["tune"], ["diagnose"],
+     ["inspect", "hi"], ["inspect-model"]],
+)  # fmt: skip
+def test_a_missing_adapter(winnow, tiny, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.txt").write_text("some text", encoding="utf-8")
+    fails(winnow(*command, "-m", tiny, "--adapter", tmp_path / "nowhere"), "nowhere")
 
 
 def test_unsupported_architecture(winnow, tmp_path):
@@ -93,6 +110,12 @@ def test_model_without_a_tokenizer(winnow, tiny, tmp_path):
 def test_unwritable_output(winnow, tiny, tmp_path, command, option, place):
     path = tmp_path / place
     fails(winnow(command, "-m", tiny, option, path), f"cannot write {path}", "directory")
+
+
+def test_two_outputs_of_one_name(winnow, tiny, tmp_path):
+    path = tmp_path / "out"
+    fails(winnow("compare", "-m", tiny, "--out", path, "--plot", path), f"--out and --plot are both {path}")
+    assert not path.exists()
 
 
 def test_a_refused_run_leaves_no_empty_output(winnow, tmp_path):
@@ -161,3 +184,10 @@ def test_a_message_of_several_lines_becomes_one(winnow, monkeypatch):
 def test_help_and_version_need_nothing(winnow):
     assert winnow("--version").out == library.__version__ + "\n"
     assert "compare" in winnow("--help").out
+
+
+@pytest.mark.parametrize("command", [*([name] for name in COMMANDS), *SUBCOMMANDS], ids=" ".join)
+def test_help_is_in_words(winnow, command):
+    shown = winnow(*command, "--help").out
+    assert "Usage: " in shown
+    assert not any(code in shown for code in ("list[", "tuple[", "Annotated", "[[", "None |", "| None"))

@@ -44,6 +44,7 @@ def test_page_trace_and_table(winnow, tiny, tmp_path):
     data = re.search(r'id="trace">(.*?)</script>', page, re.DOTALL)[1]
     assert Trace.from_dict(json.loads(data)) == trace
     assert f"{trace.steps[0].rows}" in result.out
+    assert all("parked" in shown and "set aside" not in shown for shown in (page, result.out))
     assert str(out) in result.out.replace("\n", "")
     assert len(re.findall(r"^\d ", result.out, re.MULTILINE)) == 4
 
@@ -136,7 +137,8 @@ def test_retained_draws_what_the_heads_kept(winnow, tiny, document, tmp_path):
         wanted = shares(trace, layer, head, drawn.shape[1])
         assert len(drawn) == len(trace.snapshots)
         assert (drawn.filled(-1) == np.nan_to_num(wanted, nan=-1)).all()
-    assert claim(trace).startswith(f"A KV head keeps 48 of {trace.prompt} tokens; ")
+    beside = "(budget=40, and the 8 newest on top)"
+    assert claim(trace).startswith(f"A KV head keeps 48 of {trace.prompt} tokens {beside}; ")
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (8, 2), (16, 8)])
@@ -155,7 +157,7 @@ def test_the_figure_fits_any_model(layers, heads):
 
 def test_retained_needs_matplotlib(refuses, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("winnow.cli.inspect.find_spec", lambda name: None)
+    monkeypatch.setattr("winnow.cli.options.find_spec", lambda name: None)
     said = refuses("hello", "-m", tiny, "-p", "streaming", "--retained", "a.png")
     assert all(word in said for word in ("--retained needs matplotlib", "bench"))
     assert not list(tmp_path.iterdir())

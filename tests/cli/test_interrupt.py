@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 STREAMING = "streaming(sink=4, recent=64)"
 
@@ -52,3 +55,15 @@ def test_compare_ends_with_what_was_finished(tiny: Path, tmp_path: Path) -> None
     assert document == json.loads(out.read_text(encoding="utf-8"))
     assert not document["complete"]
     assert [row["plan"] for row in document["summary"]] == ["full", STREAMING]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="tells what a process has loaded on Linux only")
+@pytest.mark.parametrize("library", ["libtorch_cpu", "tokenizers", "llvmlite"])
+def test_the_first_seconds(library: str, tiny: Path) -> None:
+    """While libraries are imported and the model is loaded."""
+    process = start("compare", "-m", tiny, "--plan", STREAMING, "--length", 512, "--examples", 100_000)
+    while library not in Path(f"/proc/{process.pid}/maps").read_text():
+        time.sleep(0.01)
+    _, err = interrupt(process)
+    assert process.returncode == 130
+    assert "Traceback" not in err

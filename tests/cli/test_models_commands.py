@@ -148,8 +148,8 @@ def test_conversion_is_announced_once_where_it_takes_time(winnow, file, monkeypa
 
 
 def test_short_conversions_and_library_users_see_nothing(file, monkeypatch, capsys):
-    with terminal.converting("small.gguf") as progress:
-        progress(1, 2)
+    with terminal.converting("small.gguf") as meter:
+        meter.advance(1, 2)
     monkeypatch.setattr(terminal, "NOTICED_S", 0.0)
     LLM(file)
     assert capsys.readouterr() == ("", "")

@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from adapters_for_tests import save_adapter
+from winnow.cli import tune_plot
 from winnow.cli.inputs import parse_plan, parse_plans
 from winnow.errors import InputError
 from winnow.plan import Plan
@@ -42,6 +44,29 @@ def test_the_plan_it_writes_is_read_by_other_commands(winnow, tiny, prompts, tmp
     assert plot.read_bytes().startswith(b"\x89PNG")
     run = winnow("run", "hello", "-m", tiny, "--max-tokens", 2, "--plan", f"@{plan}", "--json")
     assert run.code == 0
+
+
+def test_the_picture_names_its_plans(winnow, tiny, prompts, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(tune_plot, "save", lambda figure, path: drawn.append(figure))
+    found = winnow(*flags(prompts, tiny, "--max-kl", 100, "--plot", tmp_path / "tune.png", "--json")).json
+    assert found["frontier"]
+    assert drawn[0].get_supxlabel().splitlines() == [
+        f"{number}: {row['plan']}" for number, row in enumerate(found["frontier"], start=1)
+    ]
+
+
+def test_an_adapter_is_measured_but_not_one_that_has_a_plan_of_its_own(winnow, tiny, prompts, tmp_path):
+    adapter = save_adapter(tmp_path / "adapter")
+    state = tmp_path / "state.jsonl"
+    found = winnow(*flags(prompts, tiny, "--max-kl", 100, "--adapter", adapter, "--state", state, "--json")).json
+    assert (found["model"], found["adapter"]) == (str(tiny), str(adapter))
+    assert "was written for model=" in winnow(*flags(prompts, tiny, "--max-kl", 100, "--state", state)).err
+    own = save_adapter(tmp_path / "own", "speed(cutoff=1)")
+    assert (
+        f"{own} was trained to answer under the plan speed(cutoff=1)"
+        in winnow(*flags(prompts, tiny, "--adapter", own)).err
+    )
 
 
 def test_json_holds_the_frontier_the_finalists_and_the_recommendation(winnow, tiny, prompts):

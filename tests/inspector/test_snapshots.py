@@ -142,12 +142,12 @@ def test_a_long_prompt_stays_small():
     """4 heads that keep 2048 of 16384 tokens, without any pattern, over 32 chunks: a quarter of a small model."""
     source, table, plain = random.Random(0), SetTable(), 0
     wanted = []
-    for _ in range(4):
-        kept, index = [], None
+    for head in range(4):
+        kept = []
         for known in range(512, 16385, 512):
             kept = sorted(source.sample([*kept, *range(known - 512, known)], min(known, 2048)))
             runs = runs_of([torch.tensor(kept)])
-            index = table.add(runs, *([] if index is None else [index]))
+            index = table.add(runs, head)
             plain += len(json.dumps(pack(runs), separators=(",", ":")))
             wanted.append((index, runs))
     size = len(json.dumps(table.written, separators=(",", ":")))

@@ -19,8 +19,8 @@ from winnow import LLM, SamplingParams
 from winnow.errors import CapacityError, InputError, PlanError
 from winnow.inspector import Recorder, Trace, record, render
 from winnow.inspector.page import SCRIPTS, embedded
+from winnow.inspector.recorder import token_texts
 from winnow.inspector.runs import count, pack, positions, runs_of, unpack
-from winnow.inspector.texts import token_texts
 from winnow.inspector.trace import State
 from winnow.tasks import task
 

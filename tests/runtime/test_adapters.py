@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from transformers import LlamaForCausalLM
 
+from adapters_for_tests import save_adapter
 from tiny import save_tiny_model, tiny_model
 from winnow import LLM
 from winnow.errors import MissingExtraError, ModelError, PlanError
@@ -19,20 +20,6 @@ from winnow.runtime.adapters import fingerprint
 
 IDS = [5, 40, 7, 99, 13]
 PLAN = "speed(cutoff=1, anchors='bos', decode_from='last:2', self_only=False)"
-
-
-def save_adapter(directory: Path, plan: str | None = None) -> Path:
-    """A plain PEFT adapter of random weights, and what Winnow says about it if a plan is given."""
-    adapted = get_peft_model(tiny_model(), LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
-    torch.manual_seed(3)
-    for name, parameter in adapted.named_parameters():
-        if "lora_" in name:
-            parameter.data.normal_(std=0.1)
-    adapted.save_pretrained(directory, save_embedding_layers=False)
-    if plan is not None:
-        base = {"name": "tiny", "fingerprint": fingerprint(tiny_model())}
-        (directory / "winnow.json").write_text(json.dumps({"plan": plan, "base": base}), encoding="utf-8")
-    return directory
 
 
 @pytest.fixture(scope="module")

@@ -212,6 +212,16 @@ def test_damaged_weights_are_refused(saved, change):
         LLM(small_model(), heads=saved)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(saved, value):
+    path = saved / "retaining_heads.safetensors"
+    tensors = load_file(path)
+    tensors["layers.3.fc2.weight"][0, 0] = value
+    save_file(tensors, path)
+    with pytest.raises(ModelError, match=r"layers\.3\.fc2\.weight holds values that are not finite"):
+        LLM(small_model(), heads=saved)
+
+
 @pytest.mark.parametrize("size", [0, 7, 200])
 def test_a_file_that_was_cut_short_is_refused(saved, size):
     path = saved / "retaining_heads.safetensors"

@@ -1,7 +1,7 @@
 """`winnow compare --peer`: plans and what people would use instead, side by side."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,43 +10,19 @@ import torch
 from winnow.cli.compare_plot import plot_peers
 from winnow.cli.compare_view import show_peers
 from winnow.cli.deliver import Record
-from winnow.cli.terminal import Meter, interruptible, say
+from winnow.cli.terminal import collect, say
 from winnow.errors import InputError
-from winnow.evaluation.evaluate import Case
+from winnow.evaluation.evaluate import Case, Progress
 from winnow.evaluation.peers.base import Arm
 from winnow.evaluation.peers.compare import Answer, Ended, Workers
 from winnow.evaluation.peers.registry import parse_pythons, peer_arms, plan_arms
-from winnow.evaluation.peers.summary import FULL, PeerRow, summarise_peers
+from winnow.evaluation.peers.summary import FULL, summarise_peers
 from winnow.evaluation.peers.weights import weights_of
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 
 ERROR = 2  # exit code where an arm has ended
-
-
-@dataclass
-class PeerReport:
-    """What a comparison has come to so far; about: what every arm's process said of itself."""
-
-    arms: list[str]
-    beside: list[str]
-    about: dict[str, dict[str, str]]
-    answers: list[Answer] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
-    complete: bool = False
-
-    @property
-    def rows(self) -> list[PeerRow]:
-        return summarise_peers(self.answers, self.arms, self.beside)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "arms": [{"arm": arm, **self.about[arm]} for arm in self.arms],
-            "ended": [each.to_dict() for each in self.ended],
-            "summary": [row.to_dict() for row in self.rows],
-            "records": [answer.to_dict() for answer in self.answers],
-        }
 
 
 @dataclass(frozen=True)
@@ -74,9 +50,12 @@ def refuse_adapter(llm: LLM, adapter: str | None) -> None:
 
 
 def compare_with_peers(
-    llm: LLM, plans: Sequence[Plan], typed: Typed, cases: Sequence[Case], seed: int, weights: str = "auto"
-) -> PeerReport:
-    """Answer `cases` with every arm; Ctrl-C keeps what was finished. weights: how Winnow holds them, as in `LLM`."""
+    llm: LLM, plans: Sequence[Plan], typed: Typed, cases: Sequence[Case], seed: int, weights: str, about: dict[str, Any]
+) -> Record:
+    """Answer `cases` with every arm; failed where an arm has ended, and Ctrl-C keeps what was finished.
+
+    weights: how Winnow holds them, as in `LLM`.
+    """
     own, peers = plan_arms(plans, llm.prefill_chunk, weights), typed.arms(llm)
     arms = [*own, *peers]
     first = {(case.task, case.length): case for case in reversed(cases)}
@@ -84,34 +63,30 @@ def compare_with_peers(
         for case in first.values():
             llm.check([case.ids], case.params, plan=plan)
     context = max(len(case.ids) + case.example.max_tokens for case in cases)
-    total = sum(len(case.ids) for case in cases) * len(arms)
-    names = [arm.label for arm in arms]
+    tokens, wanted = sum(len(case.ids) for case in cases) * len(arms), len(cases) * len(arms)
     with (
         weights_of(llm, arms, say) as files,
         Workers(arms, threads=torch.get_num_threads(), device=str(llm.device)) as workers,
     ):
-        report = PeerReport(names, [FULL, peers[0].label], workers.about)
-        with Meter("comparing", total) as meter, interruptible():
+
+        def ask(progress: Progress) -> Iterator[Answer | Ended]:
             workers.load(files, context)
-            for told in workers.answer(llm, cases, seed, meter.advance):
-                if isinstance(told, Answer):
-                    report.answers.append(told)
-                else:
-                    report.ended.append(told)
-                meter.note(f"{len(report.answers)} of {len(cases) * len(arms)} answers")
-            report.complete = not report.ended
-    return report
+            yield from workers.answer(llm, cases, seed, progress)
 
-
-def peer_record(report: PeerReport, about: dict[str, Any]) -> Record:
-    """What the comparison has come to; failed where an arm has ended."""
-
-    def show() -> None:
-        show_peers(rows, report.answers, about["model"], report.beside)
-
-    rows = report.rows
-    for each in report.ended:
+        told = collect("comparing", tokens, f"{wanted} answers", ask)
+        said = workers.about
+    answers = [each for each in told if isinstance(each, Answer)]
+    ended = [each for each in told if isinstance(each, Ended)]
+    for each in ended:
         say(f"error: {each.arm} was left out after {each.answers} answers: {each.reason}")
+    beside = [FULL, peers[0].label]
+    rows = summarise_peers(answers, [arm.label for arm in arms], beside)
+    figures = {
+        "arms": [{"arm": arm.label, **said[arm.label]} for arm in arms],
+        "ended": [each.to_dict() for each in ended],
+        "summary": [row.to_dict() for row in rows],
+        "records": [answer.to_dict() for answer in answers],
+    }
+    shown = partial(show_peers, rows, answers, about["model"], beside)
     draw = partial(plot_peers, rows=rows) if rows else None
-    failed = ERROR if report.ended else 0
-    return Record("compare", report.to_dict(), show, draw, report.complete, about, failed)
+    return Record("compare", figures, shown, draw, len(answers) == wanted, about, ERROR if ended else 0)

@@ -1,62 +1,44 @@
 """Pictures of results, drawn with matplotlib (the extra `bench`)."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from winnow.cli.compare_view import COSTS, PEER_COSTS, SCORE
 from winnow.cli.draw import MARKERS, new_figure, save
+from winnow.cli.tables import Column
 from winnow.evaluation.accuracy import Accuracy
 from winnow.evaluation.compare import Row
 from winnow.evaluation.peers.summary import PeerRow
 
-MIB = 2**20
-PANELS: dict[str, Callable[[Row], float | None]] = {
-    "score, %": lambda row: None if row.score is None else 100 * row.score,
-    "TTFT, s": lambda row: row.ttft_s.median,
-    "TPOT, ms": lambda row: None if row.tpot_s is None else 1000 * row.tpot_s.median,
-    "memory, MiB": lambda row: row.total_bytes / MIB,
-}
-
-PEER_PANELS: dict[str, Callable[[PeerRow], float | None]] = {
-    "score, %": lambda row: None if row.score is None else 100 * row.score,
-    "TTFT, s": lambda row: row.ttft_s.median,
-    "TPOT, ms": lambda row: None if row.tpot_s is None else 1000 * row.tpot_s.median,
-    "tokens/s": lambda row: row.tokens_per_s,
-    "cache, MiB": lambda row: row.cache_bytes / MIB,
-    "memory, MiB": lambda row: None if row.peak_bytes is None else row.peak_bytes / MIB,
-}
-Drawn = TypeVar("Drawn", Row, PeerRow)
+Drawn = TypeVar("Drawn", bound=Row | PeerRow)
 
 
 def plot_comparison(path: Path, rows: Sequence[Row]) -> None:
-    """A row of panels per length, a bar per plan: score (of tasks), TTFT, TPOT and memory (`total_bytes`)."""
-    _bars(path, rows, PANELS, lambda row: row.plan)
+    """A row of panels per length, a bar per plan: score (of tasks), and what is compared with full attention's."""
+    _bars(path, rows, COSTS, lambda row: row.plan)
 
 
 def plot_peers(path: Path, rows: Sequence[PeerRow]) -> None:
-    """The same for plans and peers, with tokens/s and the memory of each arm's process."""
-    _bars(path, rows, PEER_PANELS, lambda row: row.arm)
+    """The same for plans and peers."""
+    _bars(path, rows, PEER_COSTS, lambda row: row.arm)
 
 
-def _bars(
-    path: Path,
-    rows: Sequence[Drawn],
-    panels: Mapping[str, Callable[[Drawn], float | None]],
-    label: Callable[[Drawn], str],
-) -> None:
+def _bars(path: Path, rows: Sequence[Drawn], costs: Sequence[Column[Drawn]], label: Callable[[Drawn], str]) -> None:
     lengths = list(dict.fromkeys(row.length for row in rows))
-    names = [name for name, value in panels.items() if any(value(row) is not None for row in rows)]
+    drawn: list[Column[Drawn]] = [SCORE, *(column for column in costs if column.ratio)]
+    panels = [column for column in drawn if any(column.value(row) is not None for row in rows)]
     height = 1.2 + 0.45 * len({label(row) for row in rows})
-    figure = new_figure(3.5 * len(names), height * len(lengths))
-    axes = figure.subplots(len(lengths), len(names), squeeze=False, sharey=True)
+    figure = new_figure(3.5 * len(panels), height * len(lengths))
+    axes = figure.subplots(len(lengths), len(panels), squeeze=False, sharey=True)
     for line, length in zip(axes, lengths, strict=True):
         group = [row for row in rows if row.length == length]
-        for axis, name in zip(line, names, strict=True):
-            values = [panels[name](row) or 0.0 for row in group]
+        for axis, column in zip(line, panels, strict=True):
+            values = [column.value(row) or 0.0 for row in group]
             axis.bar_label(axis.barh([label(row) for row in group], values), fmt="%.3g", padding=3)
             axis.set_xlim(0, 1.3 * max(values) or 1)
-            axis.set_xlabel(name)
+            axis.set_xlabel(column.label)
         line[0].set_title(f"{length:,} prompt tokens", loc="left")
     axes[0][0].invert_yaxis()  # shared by all panels
     save(figure, path)

@@ -1,10 +1,12 @@
 """`winnow import` and `winnow cache`: GGUF files converted on purpose, and those that loading has converted."""
 
 from pathlib import Path
+from typing import Any
 
-from winnow.cli.commands.models import CacheList, Import
+from winnow.cli.commands.models import CacheClear, CacheList, Import
 from winnow.cli.deliver import Record, deliver
-from winnow.cli.terminal import converting, new_table, size, writing
+from winnow.cli.tables import Column, table_of
+from winnow.cli.terminal import converting, size, writing
 from winnow.errors import InputError
 from winnow.models.gguf.cache import cache_home, clear, entries
 from winnow.models.gguf.load import import_gguf
@@ -18,8 +20,8 @@ def import_file(options: Import) -> int:
         raise InputError(f"{options.file} is not a .gguf file; other models are loaded as they are, with --model")
     directory = options.directory.absolute()
     _check_free(directory)
-    with writing(directory), converting(source.name) as progress:
-        import_gguf(source, directory, progress)
+    with writing(directory), converting(source.name) as meter:
+        import_gguf(source, directory, meter.advance)
     print(f"wrote {directory} ({size(_bytes(directory))})")
     return 0
 
@@ -27,20 +29,19 @@ def import_file(options: Import) -> int:
 def list_entries(options: CacheList) -> int:
     """Print the converted files; returns the exit code."""
     home, found = cache_home(), entries()
-    kept = [{"name": each.name, "bytes": each.bytes, "path": str(each.path.relative_to(home))} for each in found]
+    kept: list[dict[str, Any]] = [
+        {"name": each.name, "bytes": each.bytes, "path": str(each.path.relative_to(home))} for each in found
+    ]
     figures = {"folder": str(home), "entries": kept}
     if not found:
         return deliver(Record("cache list", figures, f"{home} holds no converted files"), options)
-    table = new_table(None, f"in {home}: {size(sum(entry.bytes for entry in found))}")
-    table.add_column("file")
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("path", overflow="fold")
-    for each in found:
-        table.add_row(each.name, size(each.bytes), str(each.path.relative_to(home)))
+    names = {"file": lambda each: each["name"], "path": lambda each: each["path"]}
+    note = f"in {home}: {size(sum(entry.bytes for entry in found))}"
+    table = table_of(kept, names, [Column("size", lambda each: size(each["bytes"]))], note=note)
     return deliver(Record("cache list", figures, table), options)
 
 
-def clear_entries() -> int:
+def clear_entries(options: CacheClear) -> int:
     """Remove all converted files; returns the exit code."""
     home = cache_home()
     with writing(home):

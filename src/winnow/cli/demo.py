@@ -9,13 +9,13 @@ from winnow.cli.commands.compare import Compare, Demo
 from winnow.cli.compare import compare
 from winnow.cli.deliver import Record, deliver
 from winnow.cli.demo_view import show
-from winnow.cli.inputs import check_outputs, parse_plans
+from winnow.cli.inputs import parse_plans
 from winnow.cli.options import TOY
-from winnow.cli.terminal import Meter, interruptible
+from winnow.cli.terminal import collect
 from winnow.errors import InputError
 from winnow.evaluation.compare import with_full
-from winnow.evaluation.demo import Asked, demo_cases, document, questions, standings
 from winnow.evaluation.demo import demo as ask
+from winnow.evaluation.demo import demo_cases, document, questions, standings
 from winnow.evaluation.evaluate import environment
 
 TITLE = "the preface of Shackleton's South"
@@ -34,7 +34,6 @@ MISSING = (
 
 def demo(options: Demo) -> int:
     """Ask about the bundled document; returns the exit code."""
-    check_outputs(options.out, None)
     name = options.model_name
     if name == TOY:  # it reads what generated tasks are made of, and no document
         if options.model is None:
@@ -46,11 +45,9 @@ def demo(options: Demo) -> int:
     llm = options.load()
     if llm.tokenizer is None:
         raise InputError(f"{name} has no tokenizer, so it cannot read the document; give a model that has one")
-    cases, asked = demo_cases(llm, document(), questions()), list[Asked]()
-    with Meter("asking", len(chosen) * sum(len(case.ids) for case in cases)) as meter, interruptible():
-        for each in ask(llm, chosen, cases, progress=meter.advance):
-            asked.append(each)
-            meter.note(f"{len(asked)} of {len(cases)} questions")
+    cases = demo_cases(llm, document(), questions())
+    tokens = len(chosen) * sum(len(case.ids) for case in cases)
+    asked = collect("asking", tokens, f"{len(cases)} questions", partial(ask, llm, chosen, cases))
     found = standings(asked) if asked else []
     figures: dict[str, Any] = {"plans": [str(each) for each in chosen]}
     figures |= {"summary": [each.to_dict() for each in found], "questions": [each.to_dict() for each in asked]}

@@ -5,19 +5,14 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from winnow.cli.terminal import console, new_table
-from winnow.evaluation.compare import Row
+from winnow.cli.compare_view import COSTS, of_full
+from winnow.cli.tables import Column, percent, table_of
+from winnow.cli.terminal import console
 from winnow.evaluation.demo import Asked, Standing
 from winnow.evaluation.evaluate import Record
 from winnow.plan import Plan
 
-MIB = 2**20
 WIDTH = 118  # columns of the answers' table
-CAPTION = (
-    "times: medians; memory: units and all that a plan holds beside them, at the peak\n"
-    "x: of full's; same: answers equal to full's; KL, top-1: of the next token, along full's answers"
-)
-COLUMNS = ["right\nof {n}", "TTFT\ns", "TPOT\nms", "memory\nMiB", "same\nof {n}", "KL\nnats", "top-1\n%"]
 
 
 def show(asked: Sequence[Asked], found: Sequence[Standing], model: str, title: str) -> None:
@@ -37,16 +32,21 @@ def show(asked: Sequence[Asked], found: Sequence[Standing], model: str, title: s
 def results_table(found: Sequence[Standing], model: str, title: str) -> Table:
     """A row per plan, full attention first."""
     full = found[0]
-    table = new_table(
-        f"{model} on {title}: {full.questions} questions, {full.cost.length:,} prompt tokens each", CAPTION
+    columns: list[Column[Standing]] = [
+        Column(f"right\nof {full.questions}", lambda each: each.right),
+        *(column.of(lambda each: each.cost) for column in COSTS if column.ratio),
+        Column(f"same\nof {full.questions}", lambda each: each.same),
+        Column("KL\nnats", lambda each: each.kl, ".3f"),
+        Column("top-1\n%", lambda each: percent(each.top1), ".0f"),
+    ]
+    return table_of(
+        found,
+        {"plan": lambda each: each.plan},
+        columns,
+        title=f"{model} on {title}: {full.questions} questions, {full.cost.length:,} prompt tokens each",
+        note="times: medians; KL and top-1 along full's answers",
+        ratios=lambda each: of_full(each.cost),
     )
-    table.add_column("plan", overflow="fold", min_width=40)
-    for heading in COLUMNS:
-        table.add_column(heading.format(n=full.questions), justify="right")
-    for each in found:
-        distance = ["-", "-"] if each.kl is None or each.top1 is None else [f"{each.kl:.3f}", f"{100 * each.top1:.0f}"]
-        table.add_row(each.plan, str(each.right), *_costs(each.cost), str(each.same), *distance)
-    return table
 
 
 def traded(each: Standing, full: Standing) -> str:
@@ -94,11 +94,3 @@ def _short(plan: str) -> str:
 
 def _joined(question: str, accepted: str) -> Text:
     return Text(question, style="bold").append(f"  [{accepted}]", style="not bold")
-
-
-def _costs(row: Row) -> list[str]:
-    tpot = f"{1000 * row.tpot_s.median:.1f}" if row.tpot_s else "-"
-    figures = {"ttft": f"{row.ttft_s.median:.2f}", "tpot": tpot, "total": f"{row.total_bytes / MIB:.1f}"}
-    if row.plan == "full":
-        return list(figures.values())
-    return [f"{shown}\n{row.ratios[name]:.2f}x" if name in row.ratios else shown for name, shown in figures.items()]

@@ -11,7 +11,7 @@ from winnow.cli.commands.look import Layers, Support
 from winnow.cli.deliver import Record, deliver
 from winnow.cli.diagnose_plot import plot_diagnosis
 from winnow.cli.diagnose_view import diagnosis_view
-from winnow.cli.inputs import check_outputs, make_tasks, parse_plan, prompt_ids, read_prompt, refuse
+from winnow.cli.inputs import make_tasks, parse_plan, prompt_ids, read_prompt, refuse
 from winnow.cli.options import EXAMPLES, TASKS
 from winnow.cli.support_plot import plot_support
 from winnow.cli.support_view import support_view
@@ -55,7 +55,6 @@ def support(options: Support) -> int:
 
 
 def _diagnose(options: Layers | Support, kind: Kind) -> int:
-    check_outputs(options.out, options.plot)
     settings: dict[str, Any] = {"max_tokens": options.max_tokens, "ignore_eos": options.ignore_eos}
     measure, prompts, work, llm, asked = (_of_tasks if options.file is None else _of_file)(options, kind)
     model, done = options.model_name, list[Any]()

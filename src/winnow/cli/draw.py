@@ -39,6 +39,14 @@ def spread(heights: Sequence[float], apart: float = APART) -> dict[int, float]:
     return {index: height - over for index, height in placed.items()}
 
 
+def reference(axis: "Axes", value: float, name: str = "full attention") -> None:
+    """A named line behind the others."""
+    axis.axhline(value, color=GREY, lw=1, ls="--", zorder=0)
+    axis.annotate(
+        name, (0, value), (3, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=GREY, fontsize=8
+    )
+
+
 def save(figure: "Figure", path: Path) -> None:
     """As PNG. Raises InputError where the file cannot be written."""
     with writing(path):

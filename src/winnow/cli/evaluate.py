@@ -2,22 +2,22 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from winnow.cli.benchmark_view import benchmark_table
 from winnow.cli.commands.evaluate import Benchmark, Tasks, Text
 from winnow.cli.compare_plot import plot_depths
 from winnow.cli.deliver import Record as Delivered
 from winnow.cli.deliver import deliver
-from winnow.cli.evaluate_view import accuracy_table, fidelity_table
-from winnow.cli.inputs import check_outputs, make_tasks, parse_plans, prompt_ids
+from winnow.cli.evaluate_view import accuracy_table, benchmark_table, fidelity_table
+from winnow.cli.inputs import make_tasks, parse_plans, prompt_ids
 from winnow.cli.options import EXAMPLES, TASKS, AdapterOptions
-from winnow.cli.terminal import Meter, interruptible
+from winnow.cli.terminal import Meter, collect, interruptible
 from winnow.errors import InputError
 from winnow.evaluation.accuracy import accuracies
 from winnow.evaluation.compare import finished
-from winnow.evaluation.evaluate import Record, environment, evaluate
+from winnow.evaluation.evaluate import Progress, Record, environment, evaluate
 from winnow.evaluation.fidelity import Fidelity, Perplexity, fidelity, perplexity
 from winnow.evaluation.published import dataset_scores, evaluate_benchmark
 from winnow.plan import Plan
@@ -31,42 +31,36 @@ DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 def tasks(options: Tasks) -> int:
     """Score plans on generated tasks; returns the exit code."""
     plans = parse_plans(options.plan)
-    check_outputs(options.out, options.plot)
     asked = make_tasks(options.task or TASKS, options.data, options.haystack)
     llm = options.load()
-    plans, depths, examples = plans or [llm.plan], list(dict.fromkeys(options.depth or DEPTHS)), options.examples
-    records: list[Record] = []
-    each = (examples or EXAMPLES) * len(depths) * len(asked) * len(plans)  # answers per length
-    with Meter("evaluating", sum(options.lengths) * each) as meter, interruptible():
-        for record in evaluate(
-            llm, plans, asked, options.lengths, examples or EXAMPLES, seed=options.seed, depths=depths,
-            progress=meter.advance,
-        ):  # fmt: skip
-            records.append(record)
-            if len(records) % len(plans) == 0:
-                meter.note(f"{len(records)} of {each * len(options.lengths)} answers")
+    plans, lengths, depths = plans or [llm.plan], options.lengths, list(dict.fromkeys(options.depth or DEPTHS))
+    examples = options.examples or EXAMPLES
+    of_length = examples * len(depths) * len(asked) * len(plans)
+    answers = of_length * len(lengths)
+    ask = partial(evaluate, llm, plans, asked, lengths, examples, seed=options.seed, depths=depths)
+    records = collect("evaluating", sum(lengths) * of_length, f"{answers} answers", ask, len(plans))
     found = accuracies(finished(records, len(plans)), depths)
     figures = {"accuracy": [a.to_dict() for a in found], "records": [record.to_dict() for record in records]}
-    complete = len(records) == each * len(options.lengths)
     draw = partial(plot_depths, accuracies=found) if found else None
     about = {**_about(llm, options), "seed": options.seed}
-    return deliver(Delivered("eval tasks", figures, accuracy_table(found, depths), draw, complete, about), options)
+    shown, complete = accuracy_table(found, depths), len(records) == answers
+    return deliver(Delivered("eval tasks", figures, shown, draw, complete, about), options)
 
 
 def benchmark(options: Benchmark) -> int:
     """Score plans on a published benchmark, a row per dataset as in its paper's table; returns the exit code."""
     plans = parse_plans(options.plan)
-    check_outputs(options.out, None)
     asked = _questions(options)
     llm = options.load()
     plans = plans or [llm.plan]
-    records: list[Record] = []
     answers = len(plans) * len(asked)
-    with Meter("evaluating", answers) as meter, interruptible():
+
+    def ask(progress: Progress) -> Iterator[Record]:
         for record in evaluate_benchmark(llm, plans, asked, length=options.length):
-            records.append(record)
-            meter.advance(1)
-            meter.note(f"{len(records)} of {answers} answers")
+            yield record
+            progress(1)  # of prompts of such different lengths, answers tell the time that is left
+
+    records = collect("evaluating", answers, f"{answers} answers", ask)
     scores = dataset_scores(finished(records, len(plans)))
     figures = {"scores": [score.to_dict() for score in scores], "records": [record.to_dict() for record in records]}
     shown, complete = benchmark_table(scores), len(records) == answers
@@ -76,7 +70,6 @@ def benchmark(options: Benchmark) -> int:
 def text(options: Text) -> int:
     """Fidelity of plans on a text; without plans full attention's perplexity. Returns the exit code."""
     plans = parse_plans(options.plan)
-    check_outputs(options.out, None)
     if not plans and options.prompt_tokens is not None:
         raise InputError("--prompt-tokens is for plans; a perplexity predicts every token after the first")
     written = read_text(options.file).rstrip("\n")
@@ -102,10 +95,11 @@ def _questions(options: Benchmark) -> list[Question]:
 
 
 def _fidelity(llm: LLM, plans: list[Plan], ids: list[int], prompt_tokens: int, about: dict[str, Any]) -> Delivered:
-    found: list[Fidelity] = []
-    with Meter("measuring fidelity", len(ids) * len(plans)) as meter, interruptible():
+    def follow(progress: Progress) -> Iterator[Fidelity]:
         for plan in plans:
-            found.append(fidelity(llm, ids, plan, prompt_tokens, progress=meter.advance))
+            yield fidelity(llm, ids, plan, prompt_tokens, progress=progress)
+
+    found = collect("measuring fidelity", len(ids) * len(plans), f"{len(plans)} plans", follow)
     figures = {"fidelity": [each.to_dict() for each in found]}
     return Delivered("eval text", figures, fidelity_table(found), complete=len(found) == len(plans), about=about)
 

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ from rich.table import Table
 
 from winnow.cli.commands.evaluate import Harness
 from winnow.cli.deliver import Record, deliver
-from winnow.cli.inputs import check_outputs, parse_plans
-from winnow.cli.terminal import Meter, interruptible, new_table, say
+from winnow.cli.inputs import parse_plans
+from winnow.cli.tables import MIB, Column, table_of
+from winnow.cli.terminal import collect, say
 from winnow.errors import InputError, MissingExtraError
 from winnow.evaluation.compare import with_full
 from winnow.evaluation.evaluate import environment
@@ -20,13 +22,24 @@ from winnow.evaluation.evaluate import environment
 if TYPE_CHECKING:
     from winnow.evaluation.harness_run import HarnessRun, Score
 
-MIB = 2**20
+SCORES: "list[Column[Score]]" = [
+    Column("value", lambda each: each.value, ".4g"),
+    Column("±", lambda each: each.stderr, ".2g"),
+    Column("of full", lambda each: None if each.of_full is None else f"{each.of_full:.3f}x"),
+]
+COSTS: "list[Column[HarnessRun]]" = [
+    Column("requests", lambda run: run.costs.requests, ","),
+    Column("rows\n%", lambda run: _share(run.costs.rows_computed, run.costs.rows_full), ".1f"),
+    Column("units read\n%", lambda run: _share(run.costs.units_read, run.costs.units_full), ".1f"),
+    Column("units held\nMiB", lambda run: run.costs.cache_bytes / MIB, ".3g"),
+    Column("memory\nMiB", lambda run: run.costs.total_bytes / MIB, ".3g"),
+    Column("s", lambda run: run.seconds, ".1f"),
+]
 
 
 def harness(options: Harness) -> int:
     """Full attention and the plans on lm_eval's tasks; returns the exit code."""
     plans = parse_plans(options.plan)
-    check_outputs(options.out, None)
     told = _check(options)
     llm = options.load()
 
@@ -40,20 +53,17 @@ def harness(options: Harness) -> int:
     metadata = {"pretrained": llm.model.name_or_path, **told}
     tasks = load_tasks(_names(options), include_path=options.include_path, metadata=metadata)
     chosen = with_full(plans or [llm.plan])
-    runs: list[HarnessRun] = []
-    with Meter("evaluating", tasks.documents(options.limit) * len(chosen)) as meter, interruptible():
-        for run in run_tasks(
-            llm,
-            chosen,
-            tasks,
-            limit=options.limit,
-            num_fewshot=options.num_fewshot,
-            apply_chat_template=options.apply_chat_template,
-            seed=options.seed,
-            progress=meter.advance,
-        ):
-            runs.append(run)
-            meter.note(f"{len(runs)} of {len(chosen)} plans")
+    ask = partial(
+        run_tasks,
+        llm,
+        chosen,
+        tasks,
+        limit=options.limit,
+        num_fewshot=options.num_fewshot,
+        apply_chat_template=options.apply_chat_template,
+        seed=options.seed,
+    )
+    runs = collect("evaluating", tasks.documents(options.limit) * len(chosen), f"{len(chosen)} plans", ask)
     if runs and (lost := runs[0].costs.truncated):
         what = f"{lost} of {runs[0].costs.requests} contexts were too long for the model and lost their beginning"
         say(f"warning: {what}")
@@ -88,50 +98,21 @@ def _check(options: Harness) -> dict[str, Any]:
 
 
 def score_table(found: Sequence["Score"]) -> Table:
-    """A row per task, metric and plan."""
-    table = new_table(None, "±: lm_eval's standard error; of full: the value over full attention's")
-    table.add_column("task")
-    table.add_column("metric")
-    table.add_column("plan", overflow="fold")
-    for heading in ("value", "±", "of full"):
-        table.add_column(heading, justify="right")
-    before = None
-    for each in found:
-        new = (each.task, each.metric) != before
-        before = each.task, each.metric
-        table.add_row(
-            *(before if new else ("", "")),
-            each.plan,
-            f"{each.value:.4g}",
-            "-" if each.stderr is None else f"{each.stderr:.2g}",
-            "-" if each.of_full is None else f"{each.of_full:.3f}x",
-        )
-    return table
+    """A row per task, metric and plan; what is as in the row above is left out."""
+    firsts = {(each.task, each.metric): each for each in reversed(found)}
+
+    def once(name: str) -> Callable[["Score"], str]:
+        return lambda each: getattr(each, name) if firsts[each.task, each.metric] is each else ""
+
+    names = {"task": once("task"), "metric": once("metric"), "plan": lambda each: each.plan}
+    return table_of(found, names, SCORES, note="±: lm_eval's standard error")
 
 
 def cost_table(runs: Sequence["HarnessRun"]) -> Table:
     """A row per plan: what all requests together cost."""
-    table = new_table(
-        None,
-        "over all requests; rows and units read: of what full attention takes for the same; units held: at the end, "
-        "summed; memory: the most of one, with all that the plan holds beside units",
-    )
-    table.add_column("plan", overflow="fold")
-    for heading in ("requests", "rows\n%", "units read\n%", "units held\nMiB", "memory\nMiB", "s"):
-        table.add_column(heading, justify="right")
-    for run in runs:
-        costs = run.costs
-        table.add_row(
-            run.plan,
-            f"{costs.requests:,}",
-            _share(costs.rows_computed, costs.rows_full),
-            _share(costs.units_read, costs.units_full),
-            f"{costs.cache_bytes / MIB:.3g}",
-            f"{costs.total_bytes / MIB:.3g}",
-            f"{run.seconds:.1f}",
-        )
-    return table
+    note = "over all requests; rows and units read: of full attention's for the same; units held: at the end, summed"
+    return table_of(runs, {"plan": lambda run: run.plan}, COSTS, note=note)
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f}" if whole else "-"
+def _share(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole else None

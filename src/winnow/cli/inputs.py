@@ -4,7 +4,6 @@ import inspect
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from winnow.cli.options import TOY, DocumentOptions, ModelOptions
 from winnow.cli.terminal import converting
-from winnow.errors import CapacityError, InputError, MissingExtraError
+from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
 from winnow.reading import check_text, read_stream, read_text
 from winnow.runtime.llm import LLM
@@ -121,8 +120,8 @@ def load_model(options: ModelOptions, **instead: Any) -> LLM:
     given: dict[str, Any] = {name: getattr(options, name) for name in ("device", "dtype", "weights", "prefill_chunk")}
     given |= {"adapter": getattr(options, "adapter", None), **instead}
     name = options.model_name
-    with converting(Path(name).name) as progress:
-        llm = LLM(name, **given, progress=progress)
+    with converting(Path(name).name) as meter:
+        llm = LLM(name, **given, progress=meter.advance)
     if options.model is None and name == TOY:
         print(TOY_NOTE, file=sys.stderr)
     return llm
@@ -162,15 +161,6 @@ def refuse(reason: str, options: Mapping[str, object]) -> None:
         raise InputError(f"{', '.join(given)}: {reason}")
 
 
-def check_outputs(out: Path | None, plot: Path | None) -> None:
-    """Raise InputError where a path cannot be written, MissingExtraError where plots cannot be drawn."""
-    for path in (out, plot):
-        if path is not None:
-            _check_writable(path)
-    if plot is not None and find_spec("matplotlib") is None:
-        raise MissingExtraError("--plot needs matplotlib; install winnow with its extra 'bench'")
-
-
 def _task(name: str, data: Path | None, haystack: Path | None) -> Task:
     takes = _parameters(name)
     parameters = {"haystack": haystack} if "haystack" in takes and haystack is not None else {}
@@ -184,14 +174,3 @@ def _task(name: str, data: Path | None, haystack: Path | None) -> Task:
 
 def _parameters(name: str) -> Collection[str]:
     return inspect.signature(TASKS[name]).parameters if name in TASKS else ()
-
-
-def _check_writable(path: Path) -> None:
-    new = not path.exists()
-    try:
-        with path.open("ab"):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    if new:
-        path.unlink()

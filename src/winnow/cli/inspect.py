@@ -2,20 +2,18 @@
 
 import json
 from functools import partial
-from importlib.util import find_spec
-from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from winnow.cli.commands.look import Inspect
 from winnow.cli.deliver import INTERRUPTED, Record, deliver
-from winnow.cli.inputs import check_outputs, fitted_ids, parse_plan, read_prompt
+from winnow.cli.inputs import fitted_ids, parse_plan, read_prompt
 from winnow.cli.inspect_plot import plot_retained
 from winnow.cli.options import JsonOptions
 from winnow.cli.terminal import Meter, console, interruptible, new_table, say, write_text
-from winnow.errors import InputError, MissingExtraError
+from winnow.cli.words import explained
+from winnow.errors import InputError
 from winnow.evaluation.evaluate import environment
 from winnow.inspector.page import render
 from winnow.inspector.recorder import Recorder
@@ -28,7 +26,8 @@ ENDING = 5
 def inspect(options: Inspect) -> int:
     """Trace one generation and draw it; returns the exit code."""
     chosen = parse_plan(options.plan)
-    _check_paths(options.out, options.trace, options.retained)
+    if options.out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--out {options.out} is a web page and has to end in .html; --trace writes JSON")
     if options.retained is not None and chosen.keep.identity:
         raise InputError(
             f"--retained draws which units stay, and plan {options.plan!r} evicts none; leave it out, or use a plan "
@@ -48,7 +47,8 @@ def inspect(options: Inspect) -> int:
         return INTERRUPTED
     found = recorder.trace()
     _write(found, options)
-    about, complete = environment(llm, options.model_name), found.finish_reason is not None
+    about = {**environment(llm, options.model_name), "adapter": options.adapter}
+    complete = found.finish_reason is not None
     record = Record("inspect", _figures(found, options), partial(_show, found, options), None, complete, about)
     return deliver(record, JsonOptions(as_json=options.as_json))
 
@@ -71,17 +71,18 @@ def _show(trace: Trace, options: Inspect) -> None:
 
 def steps_table(trace: Trace) -> Table:
     """What every step did, summed over the layers."""
-    stats = trace.stats
-    caption = f"rows computed: {_share(stats['rows_computed'], stats['rows_full'])} of full attention's"
+    stats, paced = trace.stats, any(step.slow is not None for step in trace.steps)
+    note = f"rows computed: {_share(stats['rows_computed'], stats['rows_full'])} of full attention's"
     if stats["units_full"]:
-        caption += f"; units read: {_share(stats['units_read'], stats['units_full'])}"
-    paced = any(step.slow is not None for step in trace.steps)
+        note += f"; units read: {_share(stats['units_read'], stats['units_full'])}"
     if paced:
-        caption += f"; slow steps: {stats['slow_steps']} of {stats['slow_steps'] + stats['fast_steps']}"
-    table = new_table(f"{trace.plan}, {trace.model}, {trace.prompt:,} prompt tokens", caption)
-    for heading in ("step", "fed", "produced"):
+        note += f"; slow steps: {stats['slow_steps']} of {stats['slow_steps'] + stats['fast_steps']}"
+    names, figures = ("step", "fed", "produced"), ("rows computed", "revived", "units read", "parked")
+    title = f"{trace.plan}, {trace.model}, {trace.prompt:,} prompt tokens"
+    table = new_table(title, explained([*figures, *(["slow step"] if paced else [])], note))
+    for heading in names:
         table.add_column(heading, no_wrap=True)
-    for heading in ("rows computed", "revived", "units read", "set aside"):
+    for heading in figures:
         table.add_column(heading, justify="right")
     if paced:
         table.add_column("")
@@ -133,17 +134,3 @@ def _figures(trace: Trace, options: Inspect) -> dict[str, Any]:
         "stats": dict(trace.stats),
         "steps": steps,
     }
-
-
-def _check_paths(out: Path, trace: Path | None, retained: Path | None) -> None:
-    """Raise InputError, before any work, where a file cannot be written, MissingExtraError where it cannot be drawn."""
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"--out {out} is a web page and has to end in .html; --trace writes JSON")
-    named = {"--out": out, "--trace": trace, "--retained": retained}
-    for (one, path), (other, same) in combinations(named.items(), 2):
-        if path is not None and same is not None and path.resolve() == same.resolve():
-            raise InputError(f"{one} and {other} are both {path}; give two names")
-    for path in named.values():
-        check_outputs(path, None)
-    if retained is not None and find_spec("matplotlib") is None:
-        raise MissingExtraError("--retained needs matplotlib; install winnow with its extra 'bench'")

@@ -8,10 +8,17 @@ from rich.table import Table
 
 from winnow.cli.commands.models import InspectModel
 from winnow.cli.deliver import Record, deliver
-from winnow.cli.terminal import new_table, size
+from winnow.cli.tables import Column, facts, table_of
+from winnow.cli.terminal import size
 from winnow.evaluation.evaluate import environment
-from winnow.models.report import WeightsReport, weights_report
+from winnow.models.report import HeldWeights, WeightsReport, weights_report
 from winnow.runtime.llm import LLM
+
+HELD: list[Column[HeldWeights]] = [
+    Column("tensors", lambda row: row.tensors, ","),
+    Column("values", lambda row: row.values, ","),
+    Column("size", lambda row: size(row.bytes)),
+]
 
 
 def inspect_model(options: InspectModel) -> int:
@@ -65,44 +72,35 @@ def weights_line(report: WeightsReport) -> str:
 
 def weights_table(report: WeightsReport) -> Table:
     """A row for all weights that are held alike."""
-    table = new_table(weights_line(report), _crossover(report))
-    for heading in ("weights", "in the file"):
-        table.add_column(heading)
-    for heading in ("tensors", "values", "size"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("computed by")
-    for row in report.rows:
-        counts = (f"{row.tensors:,}", f"{row.values:,}", size(row.bytes))
-        table.add_row(row.what, row.type or "-", *counts, row.kernel)
-    return table
+    names = {
+        "weights": lambda row: row.what,
+        "in the file": lambda row: row.type or "-",
+        "computed by": lambda row: row.kernel,
+    }
+    return table_of(report.rows, names, HELD, title=weights_line(report), note=_crossover(report))
 
 
-def _crossover(report: WeightsReport) -> str | None:
+def _crossover(report: WeightsReport) -> str:
     found = ", ".join(f"{rows} rows ({form})" for form, rows in report.crossover.items())
-    return f"multiplied packed, as measured here: up to {found}" if found else None
+    return f"multiplied packed, as measured here: up to {found}" if found else ""
 
 
-def _facts_table(facts: dict[str, Any], about: dict[str, Any]) -> Table:
-    table = new_table(about["model"])
-    table.add_column("fact")
-    table.add_column("value", overflow="fold")
-    windows = facts["layers_with_window"]
+def _facts_table(known: dict[str, Any], about: dict[str, Any]) -> Table:
+    windows = known["layers_with_window"]
     shown = {
         "architecture": f"{about['architecture']}, {about['dtype']}, on {about['device']}",
-        "layers": f"{facts['layers']}" + (f", {windows} with a window of {facts['window']:,}" if windows else ""),
-        "heads": f"{facts['q_heads']} query, {facts['kv_heads']} KV, of {facts['head_dim']}",
-        "width, vocabulary": f"{facts['hidden']:,}, {facts['vocabulary']:,}",
-        "positions": f"{facts['positions']:,}",
-        "rope": _flat(facts["rope"]),
-        "end tokens": ", ".join(f"{end['token']} ({end['id']})" for end in facts["end_tokens"]) or "none",
-        "chat template": "yes" if facts["chat_template"] else "no",
-        "a cache unit": f"{facts['unit_bytes']:,} bytes",
-        "cache per 1,000 tokens": size(facts["bytes_per_1000_tokens"])
-        + (f", and at most {size(facts['window_bytes'])} in windows" if windows else ""),
+        "layers": f"{known['layers']}" + (f", {windows} with a window of {known['window']:,}" if windows else ""),
+        "heads": f"{known['q_heads']} query, {known['kv_heads']} KV, of {known['head_dim']}",
+        "width, vocabulary": f"{known['hidden']:,}, {known['vocabulary']:,}",
+        "positions": f"{known['positions']:,}",
+        "rope": _flat(known["rope"]),
+        "end tokens": ", ".join(f"{end['token']} ({end['id']})" for end in known["end_tokens"]) or "none",
+        "chat template": "yes" if known["chat_template"] else "no",
+        "a cache unit": f"{known['unit_bytes']:,} bytes",
+        "cache per 1,000 tokens": size(known["bytes_per_1000_tokens"])
+        + (f", and at most {size(known['window_bytes'])} in windows" if windows else ""),
     }
-    for name, value in shown.items():
-        table.add_row(name, value)
-    return table
+    return facts(about["model"], shown)
 
 
 def _flat(value: Any) -> str:

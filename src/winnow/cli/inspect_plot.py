@@ -1,13 +1,12 @@
 """The picture of what every KV head kept: a panel per layer and head, moments from top to bottom, the text across."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from winnow.cli.draw import GREY, save
+from winnow.cli.draw import GREY, new_figure, save
 from winnow.inspector.runs import count, pack, positions
 from winnow.inspector.trace import Trace
 from winnow.plan import Plan
@@ -21,8 +20,7 @@ KEPT, EVICTED = "#0b5cad", "#eef1f4"
 PANELS = (10.0, 9.0)  # inches that all panels take together, across and down, where each may be as large as it likes
 LEAST, MOST = (1.2, 0.42), (6.0, 1.5)  # inches of one panel
 ROW = 0.3  # inches that one moment takes at most
-LEFT, RIGHT, TOP, BOTTOM, GAP = 0.95, 0.25, 1.1, 1.2, 0.09  # inches around the panels and between two
-LABEL = 0.25  # inches: half of a number below a panel
+AROUND = (1.2, 2.3)  # inches beside the panels, and above and below
 MARGIN = 0.005  # of a panel's width: else its frame would hide the first tokens, which are often kept
 DPI = 120
 
@@ -34,32 +32,35 @@ def plot_retained(path: Path, trace: Trace) -> None:
 
 def retained_figure(trace: Trace) -> "Figure":
     """The figure: one axes per layer and head, the last layer's first, and one for the legend."""
-    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    layers, heads = trace.layers, trace.kv_heads
+    layers, heads, total = trace.layers, trace.kv_heads, trace.snapshots[-1].known
     across = min(MOST[0], max(LEAST[0], PANELS[0] / heads))
     down = min(MOST[1], ROW * len(trace.snapshots), max(LEAST[1], PANELS[1] / layers))
-    wide = LEFT + RIGHT + heads * across + (heads - 1) * GAP
-    high = TOP + BOTTOM + layers * down + (layers - 1) * GAP
-    figure = Figure(figsize=(wide, high))
-    axes = figure.subplots(
-        layers, heads, squeeze=False,
-        gridspec_kw={
-            "left": LEFT / wide, "right": 1 - RIGHT / wide, "bottom": BOTTOM / high, "top": 1 - TOP / high,
-            "wspace": GAP / across, "hspace": GAP / down,
-        },
-    )  # fmt: skip
-    columns = min(trace.snapshots[-1].known, int(across * DPI))
+    figure = new_figure(AROUND[0] + heads * across, AROUND[1] + layers * down)
+    axes = figure.subplots(layers, heads, squeeze=False, sharex=True)
     for layer, line in zip(reversed(range(layers)), axes, strict=True):
         for head, axis in enumerate(line):
-            image = _panel(axis, shares(trace, layer, head, columns), trace.snapshots[-1].known)
+            image = _panel(axis, shares(trace, layer, head, min(total, int(across * DPI))), total)
         line[0].set_ylabel(f"layer {layer}", rotation=0, ha="right", va="center", fontsize=9)
     for head, axis in enumerate(axes[0]):
         axis.set_title(f"KV head {head}", loc="left", fontsize=9, color=GREY, pad=3)
-    _ticks(axes[-1], across, trace.snapshots[-1].known)
-    _legend(figure, image)
-    figure.suptitle(claim(trace), x=0.15 / wide, y=1 - 0.12 / high, ha="left", va="top", fontweight="bold", fontsize=12)
-    figure.text(0.15 / wide, 1 - 0.42 / high, _subtitle(trace), ha="left", va="top", fontsize=9, color=GREY)
+    for axis in axes[-1]:
+        # None at the right end, where it would run into the first of the next panel.
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=max(2, int(2 * across)), integer=True, prune="upper"))
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.tick_params(bottom=True, labelsize=8)
+        axis.set_xlabel("position in the text", loc="left", fontsize=8)
+    ticks = [0, 0.1, 0.25, 0.5, 1]
+    bar = figure.colorbar(
+        image, ax=axes, location="bottom", ticks=ticks, format=PercentFormatter(1, 0),
+        shrink=0.35, aspect=25, anchor=(1.0, 0.5), pad=0.01,
+    )  # fmt: skip
+    bar.ax.tick_params(labelsize=8)
+    bar.set_label("share of the tokens kept; white: not known yet", fontsize=9)
+    bar.outline.set_edgecolor("0.8")
+    figure.suptitle(claim(trace), x=0.01, ha="left", fontweight="bold", fontsize=12)
+    figure.supxlabel(_subtitle(trace), x=0.01, ha="left", fontsize=9, color=GREY)
     return figure
 
 
@@ -71,7 +72,15 @@ def claim(trace: Trace) -> str:
     anywhere = len({position for runs in set(kept) for position in positions(runs)})
     none = 100 - 100 * anywhere / last.known
     units = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-    return f"A KV head keeps {units} of {last.known:,} tokens; {none:.0f} % of them stay in no head"
+    budget = _budget(trace)
+    beside = f" (budget={budget}, and the {most - budget:,} newest on top)" if budget and most > budget else ""
+    return f"A KV head keeps {units} of {last.known:,} tokens{beside}; {none:.0f} % of them stay in no head"
+
+
+def _budget(trace: Trace) -> int | None:
+    """Of units, where the plan has one."""
+    found: int | None = getattr(Plan.parse(trace.plan).keep, "budget", None)
+    return found
 
 
 def shares(trace: Trace, layer: int, head: int, columns: int) -> npt.NDArray[np.float64]:
@@ -97,7 +106,8 @@ def _panel(axis: "Axes", values: npt.NDArray[np.float64], total: int) -> "AxesIm
 
     colors = LinearSegmentedColormap.from_list("kept", [EVICTED, KEPT]).with_extremes(bad="white")
     norm = PowerNorm(0.5, 0, 1)  # a few units among many tokens are what one looks for
-    axis.set(xticks=[], yticks=[])
+    axis.set_yticks([])
+    axis.tick_params(bottom=False)
     axis.spines[:].set_color("0.8")
     extent = (0, total, len(values), 0)
     image = axis.imshow(values, cmap=colors, norm=norm, aspect="auto", interpolation="nearest", extent=extent)
@@ -105,37 +115,11 @@ def _panel(axis: "Axes", values: npt.NDArray[np.float64], total: int) -> "AxesIm
     return image
 
 
-def _ticks(line: Iterable["Axes"], across: float, total: int) -> None:
-    """Positions below the lowest line of panels, each `across` inches wide and `total` tokens."""
-    from matplotlib.ticker import MaxNLocator
-
-    # None so far to the right that it would run into the first of the next panel.
-    last = total * (1 - LABEL / across)
-    places = [p for p in MaxNLocator(nbins=max(2, int(2 * across)), integer=True).tick_values(0, total) if p <= last]
-    for axis in line:
-        axis.set_xticks(places, [f"{place:,.0f}" for place in places], fontsize=8)
-        axis.set_xlabel("position in the text", loc="left", fontsize=8)
-
-
-def _legend(figure: "Figure", image: "AxesImage") -> None:
-    """What the shades mean, at the lower right."""
-    from matplotlib.ticker import PercentFormatter
-
-    wide, high = figure.get_size_inches()
-    length = min(3.0, wide - LEFT - RIGHT)
-    axis = figure.add_axes((1 - (RIGHT + length) / wide, 0.48 / high, length / wide, 0.13 / high))
-    bar = figure.colorbar(image, cax=axis, orientation="horizontal", ticks=[0, 0.1, 0.25, 0.5, 1])
-    bar.ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    bar.ax.tick_params(labelsize=8)
-    bar.set_label("share of the tokens kept; white: not known yet", fontsize=9)
-    bar.outline.set_edgecolor("0.8")
-
-
 def _subtitle(trace: Trace) -> str:
     """What is drawn: the plan and the model; what the rows of a panel are."""
     known = [snapshot.known for snapshot in trace.snapshots]
     rows = f"rows: {len(known)} moments, from {known[0]:,} tokens known (top) to {known[-1]:,}"
     beside = ""
-    if getattr(Plan.parse(trace.plan).keep, "budget", None) is not None:
+    if _budget(trace) is not None:
         beside = "; beside the budget stay the prompt's last tokens (local), and what is newer than the last eviction"
     return f"{trace.plan}, {trace.model}\n{rows if len(known) > 1 else 'when the prompt was there'}{beside}"

@@ -2,12 +2,16 @@
 
 import os
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import ArgumentCollection, Group, Parameter
 from cyclopts.validators import Number
+
+from winnow.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from winnow.runtime.llm import LLM
@@ -18,12 +22,62 @@ LENGTHS = (4096,)
 EXAMPLES = 10
 TOY = "needle"
 
-MODEL, TASK, OUTPUT = Group("Model", sort_key=1), Group("Generated tasks", sort_key=2), Group("Output", sort_key=3)
+PICTURES = ("--plot", "--retained")
+
+
+def check_outputs(arguments: ArgumentCollection) -> None:
+    """Raise InputError where a file cannot be written or is named twice, MissingExtraError where none can be drawn."""
+    given = {each.name: each.value if each.has_tokens else each.field_info.default for each in arguments}
+    paths = {name: path for name, path in given.items() if isinstance(path, Path)}
+    for (one, path), (other, same) in combinations(paths.items(), 2):
+        if path.resolve() == same.resolve():
+            raise InputError(f"{one} and {other} are both {path}; give two names")
+    for name, path in paths.items():
+        check_writable(path)
+        if name in PICTURES:
+            need_matplotlib(name)
+
+
+def check_writable(path: Path) -> None:
+    """Raise InputError where the file cannot be written; a new one is not left behind."""
+    new = not path.exists()
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    if new:
+        path.unlink()
+
+
+def need_matplotlib(option: str) -> None:
+    """Raise MissingExtraError where plots cannot be drawn."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError(f"{option} needs matplotlib; install winnow with its extra 'bench'")
+
+
+MODEL, TASK = Group("Model", sort_key=1), Group("Generated tasks", sort_key=2)
+OUTPUT = Group("Output", sort_key=3, validator=check_outputs)
 AtLeast1 = Annotated[int, Parameter(validator=Number(gte=1))]
 AtLeast2 = Annotated[int, Parameter(validator=Number(gte=2))]
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lte=2**63 - 1))]
 ChatTemplate = Annotated[bool | None, Parameter(negative="--no-chat")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Options that are called when they are filled. runs: "module:function", which takes them; imported only then."""
+
+    runs: ClassVar[str]
+
+    def __init_subclass__(cls, runs: str = "", **others: Any) -> None:
+        super().__init_subclass__(**others)
+        cls.runs = runs
+
+    def __call__(self) -> int:
+        module, _, function = self.runs.partition(":")
+        return int(getattr(import_module(module), function)(self))
 
 
 @dataclass(frozen=True, kw_only=True)

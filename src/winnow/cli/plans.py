@@ -1,33 +1,30 @@
 """`winnow plans`: the catalogue of policies."""
 
 import dataclasses
-import difflib
 import inspect
 from typing import Any, get_type_hints
 
 from rich.table import Table
 
 from winnow.cli.commands.models import Plans
-from winnow.cli.terminal import console, new_table, print_json
-from winnow.errors import PlanError
+from winnow.cli.tables import table_of
+from winnow.cli.terminal import console, print_json
 from winnow.parameters import type_name
+from winnow.plan import policy_named
 from winnow.policies.base import Policy
 from winnow.policies.registry import POLICIES
 
 
 def plans(options: Plans) -> int:
     """Print the catalogue, or one policy; returns the exit code."""
-    name = options.name
-    if name is not None and name not in POLICIES:
-        close = difflib.get_close_matches(name.lower(), POLICIES, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise PlanError(f"unknown policy {name!r}: {hint}known policies: {', '.join(POLICIES)}")
+    wanted = list(POLICIES.values()) if options.name is None else [policy_named(options.name)]
+    known = [describe(policy) for policy in wanted]
     if options.as_json:
-        print_json(describe(POLICIES[name]) if name else [describe(policy) for policy in POLICIES.values()])
-    elif name:
-        _show(describe(POLICIES[name]))
+        print_json(known if options.name is None else known[0])
+    elif options.name is None:
+        console().print(_catalogue(known))
     else:
-        console().print(_catalogue([describe(policy) for policy in POLICIES.values()]))
+        print(f"{signature(known[0])}    {known[0]['verb']}\n\n{known[0]['doc']}")
     return 0
 
 
@@ -61,15 +58,10 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
 
 
 def _catalogue(policies: list[dict[str, Any]]) -> Table:
-    table = new_table(None, 'A plan joins one per verb: "a(x=1) + b". "full" is full attention.')
-    for heading in ("verb", "policy", "what it does", "source"):
-        table.add_column(heading, no_wrap=heading == "verb")
-    for policy in policies:
-        table.add_row(policy["verb"], signature(policy), policy["summary"], policy["source"] or "-")
-    return table
-
-
-def _show(policy: dict[str, Any]) -> None:
-    print(f"{signature(policy)}    {policy['verb']}")
-    print()
-    print(policy["doc"])
+    names = {
+        "verb": lambda policy: policy["verb"],
+        "policy": signature,
+        "what it does": lambda policy: policy["summary"],
+        "source": lambda policy: policy["source"] or "-",
+    }
+    return table_of(policies, names, note='A plan joins one per verb: "a(x=1) + b". "full" is full attention.')

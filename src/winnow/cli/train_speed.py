@@ -1,16 +1,10 @@
 """`winnow train speed`: a model, or an adapter for one, that answers from prompts that stop at layer K."""
 
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-
-from rich.table import Table
 
 from winnow.cli.commands.train import Speed
-from winnow.cli.deliver import Record, deliver
-from winnow.cli.options import JsonOptions
-from winnow.cli.terminal import interruptible, new_table
-from winnow.cli.training import Bar, interrupted
+from winnow.cli.training import left_out, train
 from winnow.errors import InputError
 from winnow.learn.recipe import Lora
 from winnow.learn.sft import Report, train_speed
@@ -29,42 +23,27 @@ def speed(options: Speed) -> int:
     )
     need_train_extra()
     llm = options.load(dtype=options.dtype or ("float32" if options.full else None))
-    if llm.tokenizer is None:
+    if (tokenizer := llm.tokenizer) is None:
         raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")
-    made: Report | None = None
-    with ExitStack() as stack, interruptible():
-        bar = Bar(stack)
-        made = train_speed(
-            llm.model,
-            llm.tokenizer,
-            options.data,
-            options.out,
-            policy,
-            recipe,
-            resume=options.resume,
-            progress=lambda at: bar.show(at.step, at.steps, at.tokens, {"loss": at.loss}),
-        )
-    if made is None:
-        return interrupted(options.out)
-    figures = {**made.record, "out": str(options.out), "files": made.files}
-    return deliver(Record("train speed", figures, _table(made, options.out)), JsonOptions(as_json=options.as_json))
+    return train(
+        "train speed",
+        options,
+        lambda progress: train_speed(
+            llm.model, tokenizer, options.data, options.out, policy, recipe, resume=options.resume, progress=progress
+        ),
+        _told,
+        f"use it: --{'model' if options.full else 'adapter'} {options.out}",
+    )
 
 
-def _table(made: Report, out: Path) -> Table:
+def _told(made: Report) -> tuple[str, Mapping[str, str]]:
     """What was made, from what, at what cost."""
     result, data = made.result, made.record["data"]
-    left = f", {data['too_long']:,} left out as too long" if data["too_long"] else ""
-    table = new_table(made.record["plan"])
-    table.add_column("figure")
-    table.add_column("value", overflow="fold")
-    for name, value in {
+    return made.record["plan"], {
         "loss, first": f"{result.loss_first:.4f} nats per supervised token",
         "loss, last": f"{result.loss_last:.4f}",
         "steps": f"{result.steps:,}",
         "tokens": f"{result.tokens:,}",
-        "conversations": f"{data['conversations']:,}{left}",
+        "conversations": f"{data['conversations']:,}{left_out(data)}",
         "time": f"{result.seconds:.1f} s",
-        "files": f"{out}: {', '.join(made.files)}",
-    }.items():
-        table.add_row(name, value)
-    return table
+    }

@@ -1,35 +1,62 @@
-"""What the commands that train share: their progress, and what they say when they are interrupted."""
+"""What the commands that train share: their progress, and how they end, interrupted or not."""
 
 import sys
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TypeVar
 
-from winnow.cli.deliver import INTERRUPTED
-from winnow.cli.terminal import Meter
+from rich.console import Group
+
+from winnow.cli.commands.train import Training
+from winnow.cli.deliver import INTERRUPTED, Record, deliver
+from winnow.cli.options import JsonOptions
+from winnow.cli.tables import facts
+from winnow.cli.terminal import Meter, interruptible
 from winnow.learn.directory import last_checkpoint
 
+if TYPE_CHECKING:
+    from winnow.learn.heads import HeadsProgress, HeadsReport
+    from winnow.learn.sft import Report
+    from winnow.learn.watch import Progress  # whose libraries come with an extra
 
-class Bar:
-    """Steps done, on a meter that starts with the first one: before, nobody knows how many there are."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._meter: Meter | None = None
-        self._done = 0
-
-    def show(self, step: int, steps: int, tokens: int, figures: dict[str, float | None]) -> None:
-        """figures: what the last line of the log says, by name; None before there is one."""
-        if self._meter is None:
-            self._meter = self._stack.enter_context(Meter("training", steps))
-        self._meter.advance(step - self._done)
-        self._done = step
-        told = "".join(f", {name} {value:.4f}" for name, value in figures.items() if value is not None)
-        self._meter.note(f"step {step:,} of {steps:,}{told}, {tokens:,} tokens")
+Made = TypeVar("Made", "Report", "HeadsReport")
 
 
-def interrupted(out: Path) -> int:
-    """Say after Ctrl-C how the run in `out` can go on; returns the exit code."""
-    checkpoint = last_checkpoint(out)
-    way = f"; go on from {checkpoint.name} with --resume" if checkpoint else " before the first checkpoint"
-    print(f"interrupted{way}", file=sys.stderr)
-    return INTERRUPTED
+def train(
+    command: str,
+    options: Training,
+    run: "Callable[[Callable[[Progress | HeadsProgress], None]], Made]",
+    told: Callable[[Made], tuple[str, Mapping[str, str]]],
+    use: str,
+) -> int:
+    """Train, and say what was made; returns the exit code.
+
+    run: trains, and calls what it is given after every step. told: a title, and facts on what was made. use: how other
+    commands take it.
+    """
+    made, done = None, 0
+    with Meter("training") as meter, interruptible():
+
+        def advance(at: "Progress | HeadsProgress") -> None:
+            nonlocal done
+            meter.advance(at.step - done, at.steps)
+            done = at.step
+            figures = "".join(f", {name} {value:.4f}" for name, value in asdict(at).items() if isinstance(value, float))
+            meter.note(f"step {at.step:,} of {at.steps:,}{figures}, {at.tokens:,} tokens")
+
+        made = run(advance)
+    if made is None:
+        checkpoint = last_checkpoint(options.out)
+        way = f"; go on from {checkpoint.name} with --resume" if checkpoint else " before the first checkpoint"
+        print(f"interrupted{way}", file=sys.stderr)
+        return INTERRUPTED
+    title, values = told(made)
+    table = facts(title, {**values, "files": f"{options.out}: {', '.join(made.files)}"}, "figure")
+    record = {**made.record, "out": str(options.out), "files": made.files}
+    return deliver(Record(command, record, Group(table, use)), JsonOptions(as_json=options.as_json))
+
+
+def left_out(data: Mapping[str, int]) -> str:
+    """`, 3 left out as too long` of what the data had."""
+    found = {name.removeprefix("too_"): data.get(name) for name in ("too_long", "too_short")}
+    return "".join(f", {count:,} left out as too {why}" for why, count in found.items() if count)

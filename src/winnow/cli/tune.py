@@ -4,7 +4,7 @@ from functools import partial
 
 from winnow.cli.commands.compare import Tune
 from winnow.cli.deliver import Record, deliver
-from winnow.cli.inputs import check_outputs, make_tasks, prompt_ids, refuse
+from winnow.cli.inputs import make_tasks, prompt_ids, refuse
 from winnow.cli.options import TASKS
 from winnow.cli.terminal import Meter, interruptible, write_text
 from winnow.cli.tune_plot import plot_tuning
@@ -14,7 +14,6 @@ from winnow.evaluation.evaluate import Case, cases, check_lengths, environment
 from winnow.runtime.llm import LLM
 from winnow.tasks import Task
 from winnow.tune.clock import Clock
-from winnow.tune.limits import Limits
 from winnow.tune.prompts import Written, own_cases, read_prompts
 from winnow.tune.result import result_of
 from winnow.tune.search import Tuning
@@ -28,15 +27,6 @@ NO_PLAN = 1  # exit code where no plan keeps to the limits
 def tune(options: Tune) -> int:
     """Search; returns the exit code."""
     clock = Clock(options.time_limit)
-    limits = Limits(
-        max_kl=options.max_kl,
-        min_agreement=options.min_agreement,
-        max_cache_mib=options.max_cache_mib,
-        target_ttft=options.target_ttft,
-        target_tpot=options.target_tpot,
-    )
-    check_outputs(options.out, options.plot)
-    check_outputs(options.out_plan, None)
     if options.prompts is not None:
         refuse("about tasks, not about PROMPTS", options.about_tasks)
     else:
@@ -44,13 +34,16 @@ def tune(options: Tune) -> int:
     written = None if options.prompts is None else read_prompts(options.prompts)
     tasks = make_tasks(options.task or TASKS, options.data, options.haystack) if written is None else []
     llm, model = options.load(), options.model_name
-    if llm.trained is not None:
+    if options.adapter is not None:
+        model = f"{model} with {options.adapter}"
+    trained = llm.trained and llm.trained.plan
+    if trained is not None and not trained.is_full:
         raise InputError(
-            f"{model} was trained to answer under the plan {llm.trained.plan}, not under full attention, which tune "
+            f"{model} was trained to answer under the plan {trained}, not under full attention, which tune "
             "compares with; measure plans of it with `winnow eval`"
         )
     made = _cases(llm, options, tasks, written)
-    tuning = Tuning(llm, made, limits, Ledger(options.state, about(llm, model, made)), clock, options.seed)
+    tuning = Tuning(llm, made, options.limits, Ledger(options.state, about(llm, model, made)), clock, options.seed)
     if written is not None and len(made) < len(written):
         left = len(written) - len(made)
         tuning.skipped.append(f"{left} of {len(written)} prompts are longer than the model's positions and left out")
@@ -66,7 +59,7 @@ def tune(options: Tune) -> int:
             partial(show, result, model, out_plan),
             partial(plot_tuning, result=result) if result.tried else None,
             complete,
-            {**environment(llm, model), "seed": options.seed},
+            {**environment(llm, options.model_name), "adapter": options.adapter, "seed": options.seed},
             NO_PLAN if complete and result.recommended is None else 0,
         ),
         options,
@@ -88,14 +81,15 @@ def _cases(llm: LLM, options: Tune, tasks: list[Task], written: list[Written] | 
 
 def _run(tuning: Tuning) -> bool:
     """Whether it came to its end, and was not interrupted."""
-    complete, shown = False, 0
-    with Meter("tuning", round(tuning.clock.limit_s)) as meter, interruptible():
+    complete, shown_s = False, 0.0
+    with Meter("tuning", tuning.clock.limit_s) as meter, interruptible():
 
         def note(text: str) -> None:
-            nonlocal shown
-            meter.advance(int(tuning.clock.elapsed_s) - shown)
-            shown = int(tuning.clock.elapsed_s)
-            meter.note(f"{text} ({tuning.clock.elapsed_s:.0f} of {tuning.clock.limit_s:.0f} s)")
+            nonlocal shown_s
+            elapsed_s = tuning.clock.elapsed_s
+            meter.advance(elapsed_s - shown_s)
+            shown_s = elapsed_s
+            meter.note(f"{text} ({elapsed_s:.0f} of {tuning.clock.limit_s:.0f} s)")
 
         tuning.run(note)
         complete = True

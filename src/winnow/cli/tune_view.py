@@ -6,14 +6,22 @@ from pathlib import Path
 from rich.table import Table
 
 import winnow
-from winnow.cli.compare_view import MEMORY
-from winnow.cli.terminal import console, new_table
+from winnow.cli.compare_view import SCORE, TIMES
+from winnow.cli.tables import Column, table_of
+from winnow.cli.terminal import console
 from winnow.tune.frontier import Figures
 from winnow.tune.result import Finalist, Result
 
-COUNTED = ["KL\nnats", "top-1\n%", "rows\n%", "units\nread\n%", "memory\nMiB"]
-TIMED = ["KL\nnats", "top-1\n%", "memory\nMiB", "score\n%", "TTFT\ns", "TPOT\nms", "answer\ns", "keeps\nto limits"]
-PLAN_COLUMNS = 40
+MEASURED: list[Column[Figures]] = [
+    Column("KL\nnats", lambda row: row.kl, ".4f"),
+    Column("top-1\n%", lambda row: 100 * row.agreement, ".1f"),
+]
+MEMORY: Column[Figures] = Column("memory\nMiB", lambda row: row.total_mib, ".2f")
+COUNTED: list[Column[Figures]] = [
+    Column("rows\n%", lambda row: 100 * row.rows_share, ".1f"),
+    Column("units\nread\n%", lambda row: 100 * row.units_share, ".1f"),
+    MEMORY,
+]
 
 
 def show(result: Result, model: str, out_plan: Path | None) -> None:
@@ -49,42 +57,25 @@ def plan_file(result: Result, model: str) -> str:
 def _frontier_table(result: Result, model: str) -> Table:
     count = result.frontier[0].prompts
     title = f"{model}: plans that no other beats, {count} prompts of the search"
-    table = _table(title, COUNTED, f"KL, top-1: means; rows, units read: of full attention's; {MEMORY}")
-    for row in result.frontier:
-        counted = [f"{100 * row.rows_share:.1f}", f"{100 * row.units_share:.1f}", f"{row.total_mib:.2f}"]
-        table.add_row(row.plan, f"{row.kl:.4f}", f"{100 * row.agreement:.1f}", *counted)
-    return table
+    note = "means of KL and top-1; rows and units read: of full attention's"
+    return table_of(result.frontier, {"plan": lambda row: row.plan}, [*MEASURED, *COUNTED], title=title, note=note)
 
 
 def _finalists_table(result: Result) -> Table:
-    title = f"finalists, {result.confirmation_prompts} prompts that the search did not see"
-    caption = (
-        "times: medians, beside full attention's in the same run; answer: TTFT + (mean tokens of full attention's "
-        "answers - 1) * TPOT"
+    columns: list[Column[Finalist]] = [
+        *(column.of(lambda each: each.confirmed) for column in (*MEASURED, MEMORY)),
+        *(column.of(lambda each: each.timed) for column in (SCORE, *TIMES)),
+        Column("answer\ns", lambda each: each.answer_s, ".3f"),
+        Column("keeps\nto limits", lambda each: "yes" if each.keeps else "no"),
+    ]
+    return table_of(
+        result.finalists,
+        {"plan": lambda each: each.plan},
+        columns,
+        title=f"finalists, {result.confirmation_prompts} prompts that the search did not see",
+        note="times: medians, beside full attention's in the same run; answer: TTFT + (mean tokens of full attention's "
+        "answers - 1) * TPOT",
     )
-    table = _table(title, TIMED, caption)
-    for each in result.finalists:
-        seen, row = each.confirmed, each.timed
-        fidelity = [f"{seen.kl:.4f}", f"{100 * seen.agreement:.1f}", f"{seen.total_mib:.2f}"] if seen else ["-"] * 3
-        times = ["-", "-", "-"]
-        if row is not None:
-            score = "-" if row.score is None else f"{100 * row.score:.0f}"
-            times = [
-                score,
-                f"{row.ttft_s.median:.3f}",
-                "-" if row.tpot_s is None else f"{1000 * row.tpot_s.median:.2f}",
-            ]
-        answer = "-" if each.answer_s is None else f"{each.answer_s:.3f}"
-        table.add_row(each.plan, *fidelity, *times, answer, "yes" if each.keeps else "no")
-    return table
-
-
-def _table(title: str, headings: list[str], caption: str) -> Table:
-    table = new_table(title, caption)
-    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
 
 
 def _closing(result: Result, out_plan: Path | None) -> list[str]:

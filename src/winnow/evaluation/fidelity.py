@@ -13,6 +13,7 @@ from winnow.errors import CapacityError, InputError
 from winnow.evaluation.evaluate import Progress, silent
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
+from winnow.stats import Stats
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,25 @@ def fidelity(
     full, other = (llm.session(plan=each, max_tokens=len(rest)) for each in (Plan(), chosen))
     expected = log_probs_after(full, prompt, rest)
     return distance(chosen, prompt_tokens, rest, expected, log_probs_after(other, prompt, rest, progress))
+
+
+def fidelities(
+    llm: LLM, ids: Sequence[int], plans: Sequence[Plan], prompt_tokens: int, *, progress: Progress = silent
+) -> Iterator[tuple[Fidelity, Stats]]:
+    """`fidelity` of each plan, and what its run has cost, with full attention, the first of `plans`, run once.
+
+    Holds full attention's log-probabilities, [len(ids) - prompt_tokens, vocab] float32, and one cache.
+    progress: called with the number of tokens just done, `len(ids)` for every plan. Raises as `fidelity`.
+    """
+    tokens = check_fidelity(llm, ids, plans, prompt_tokens)
+    prompt, rest = tokens[:prompt_tokens], tokens[prompt_tokens:]
+    expected: list[Tensor] = []
+    for plan in plans:
+        session = llm.session(plan=plan, max_tokens=len(rest))
+        found: Iterable[Tensor] = log_probs_after(session, prompt, rest, progress)
+        if plan.is_full:
+            found = expected = list(found)
+        yield distance(plan, prompt_tokens, rest, expected, found), session.stats
 
 
 def check_fidelity(llm: LLM, ids: Sequence[int], plans: Sequence[str | Plan], prompt_tokens: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Traces of what a generation computed, read, set aside and kept, step by step, and a web page over them."""
+"""Traces of what a generation computed, read, parked and kept, step by step, and a web page over them."""
 
 from winnow.inspector.page import render
 from winnow.inspector.recorder import Recorder, record

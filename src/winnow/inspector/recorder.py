@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from winnow.cache.view import View
 from winnow.engine.sampler import Sampler
 from winnow.inspector.runs import runs_of
-from winnow.inspector.texts import token_texts
 from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
 from winnow.kernels.attend.reference import visible
 from winnow.plan import Plan
+from winnow.policies.compute.spelling import spell_each
 from winnow.runtime.llm import LLM
 from winnow.runtime.observer import Attended, Observer
 from winnow.runtime.sequence import Sequence as State
@@ -163,6 +164,21 @@ class _Watched:
         self.revived: list[Tensor] = []
         self.read: list[Tensor] = []
         self.units = 0
+
+
+def token_texts(tokenizer: PreTrainedTokenizerBase | None, ids: list[int]) -> list[str]:
+    """Per token its text, special tokens by their name; joined they are the whole text.
+
+    A token that is only a part of a character adds nothing, the one that completes the character adds it. Without a
+    tokenizer the ids stand for themselves.
+    """
+    if tokenizer is None:
+        return [f"[{token}]" for token in ids]
+    text, spans = spell_each(tokenizer, ids)
+    return [
+        "" if span == following else text[slice(*span)]
+        for span, following in zip(spans, [*spans[1:], None], strict=True)
+    ]
 
 
 def _seen(view: View, rows: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The table of position sets of a trace's JSON: equal sets are written once, similar ones as what differs."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from winnow.inspector.runs import Runs, flip, pack, unpack
@@ -16,21 +16,25 @@ class SetTable:
         self.written: list[Written] = []
         self._sets: list[Runs] = []
         self._index: dict[Runs, int] = {}
+        self._last: dict[Hashable, int] = {}
 
-    def add(self, runs: Runs, *like: int) -> int:
-        """The index of a set, which may be similar to those at the indices `like`."""
-        if runs in self._index:
-            return self._index[runs]
-        shortest: Written = pack(runs)
-        length = len(shortest)
-        for other in like:
-            differing = pack(flip(runs, self._sets[other]))
-            if len(differing) + OVERHEAD < length:
-                shortest, length = {"like": other, "flip": differing}, len(differing) + OVERHEAD
-        self._index[runs] = len(self._sets)
-        self._sets.append(runs)
-        self.written.append(shortest)
-        return self._index[runs]
+    def add(self, runs: Runs, key: Hashable, *others: Hashable) -> int:
+        """The index of a set, which may be similar to those added last under its own key or others."""
+        if runs not in self._index:
+            like = sorted({self._last[each] for each in (key, *others) if each in self._last})
+            self.written.append(self._shortest(runs, like))
+            self._index[runs] = len(self._sets)
+            self._sets.append(runs)
+        self._last[key] = self._index[runs]
+        return self._last[key]
+
+    def _shortest(self, runs: Runs, like: Sequence[int]) -> Written:
+        plain = pack(runs)
+        flips = {other: pack(flip(runs, self._sets[other])) for other in like}
+        nearest = min(flips, key=lambda other: len(flips[other]), default=None)
+        if nearest is None or len(flips[nearest]) + OVERHEAD >= len(plain):
+            return plain
+        return {"like": nearest, "flip": flips[nearest]}
 
 
 def read_sets(written: Sequence[Written]) -> list[Runs]:

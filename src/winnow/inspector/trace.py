@@ -4,7 +4,7 @@ A trace says nothing about policies: any policy can be recorded, and whoever wan
 write the JSON.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Literal
@@ -23,7 +23,7 @@ class State(IntEnum):
     """What one step did with one token in one layer. Where several hold, the highest counts."""
 
     ABSENT = 0  # no unit: never computed here, or evicted
-    ASIDE = 1  # its hidden state waits at the entrance of this layer
+    ASIDE = 1  # parked: its hidden state waits at the entrance of this layer
     HELD = 2  # its unit is in the cache, and this step did not read it
     REUSED = 3  # its unit was in the cache, and this step read it
     COMPUTED = 4  # computed in this step, for the first time at its turn
@@ -92,7 +92,7 @@ class Step:
 
     @property
     def aside(self) -> int:
-        """Hidden states set aside after the step."""
+        """Tokens parked after the step, summed over layers."""
         return sum(count(layer.aside) for layer in self.layers)
 
     def states(self, layer: int) -> list[State]:
@@ -153,8 +153,8 @@ class Trace:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         table = SetTable()
-        steps = _steps_to_list(self.steps, table)
-        snapshots = _snapshots_to_list(self.snapshots, table)
+        steps = [_step_to_dict(step, table) for step in self.steps]
+        snapshots = [_snapshot_to_dict(snapshot, table) for snapshot in self.snapshots]
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in APART}
         return {
             "format": FORMAT,
@@ -232,33 +232,23 @@ def _end(sets: Iterable[Runs]) -> int:
     return max((runs[-1][1] for runs in sets if runs), default=0)
 
 
-def _steps_to_list(steps: Sequence[Step], table: SetTable) -> list[dict[str, Any]]:
-    """The JSON form of steps; a layer's sets are mostly like those of the step before."""
-    written: list[dict[str, Any]] = []
-    for step in steps:
-        layers = []
-        for number, layer in enumerate(step.layers):
-            before = written[-1]["layers"][number] if written else {}
-            sets = {}
-            for name in SETS:
-                like = {before[other] for other in (name, "held") if before}
-                sets[name] = table.add(getattr(layer, name), *sorted(like))
-            layers.append({**sets, "units_read": layer.units_read, "units_held": layer.units_held})
-        plain = {f.name: getattr(step, f.name) for f in fields(step)}
-        written.append({**plain, "fed": list(step.fed), "layers": layers})
-    return written
+def _step_to_dict(step: Step, table: SetTable) -> dict[str, Any]:
+    """The JSON form; a layer's sets are mostly like those of the step before."""
+    layers = []
+    for number, layer in enumerate(step.layers):
+        sets = {name: table.add(getattr(layer, name), (number, name), (number, "held")) for name in SETS}
+        layers.append({**sets, "units_read": layer.units_read, "units_held": layer.units_held})
+    plain = {f.name: getattr(step, f.name) for f in fields(step)}
+    return {**plain, "fed": list(step.fed), "layers": layers}
 
 
-def _snapshots_to_list(snapshots: Sequence[Snapshot], table: SetTable) -> list[dict[str, Any]]:
-    """The JSON form of snapshots; what a head keeps is mostly like what it kept before."""
-    written: list[dict[str, Any]] = []
-    for snapshot in snapshots:
-        kept = []
-        for layer, heads in enumerate(snapshot.kept):
-            before = [[index] for index in written[-1]["kept"][layer]] if written else [[]] * len(heads)
-            kept.append([table.add(runs, *like) for runs, like in zip(heads, before, strict=True)])
-        written.append({"known": snapshot.known, "kept": kept})
-    return written
+def _snapshot_to_dict(snapshot: Snapshot, table: SetTable) -> dict[str, Any]:
+    """The JSON form; what a head keeps is mostly like what it kept before."""
+    kept = [
+        [table.add(runs, ("kept", layer, head)) for head, runs in enumerate(heads)]
+        for layer, heads in enumerate(snapshot.kept)
+    ]
+    return {"known": snapshot.known, "kept": kept}
 
 
 def _step_from_dict(step: Mapping[str, Any], sets: list[Runs]) -> Step:

@@ -3,11 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from annotated_types import Interval
 
 from winnow.errors import InputError
+from winnow.parameters import Share, wrong_type
 
 DEFAULT_KL = 0.01  # nats: what a plan may differ by where the user sets no limit on that
+Positive = Annotated[float, Interval(gt=0, lt=math.inf)]
 TINY = 1e-9  # instead of a figure of 0, whose logarithm is none
 
 
@@ -30,27 +34,22 @@ RULES: dict[str, Rule] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a recommended plan keeps to; None: no such limit.
+    """What a recommended plan keeps to; None: no such limit. Raises InputError naming the one that is out of range."""
 
-    max_kl: mean KL(full || plan) of the next token, in nats; 0.01 where neither it nor min_agreement is given.
-    min_agreement: share of the tokens at which full attention and the plan find the same one likeliest, 0 .. 1.
-    max_cache_mib: the most MiB held for any prompt, of units and all that a plan holds beside them. target_ttft,
-    target_tpot: medians, in seconds.
-
-    Raises InputError naming the limit that is out of range.
-    """
-
-    max_kl: float | None = None
-    min_agreement: float | None = None
-    max_cache_mib: float | None = None
-    target_ttft: float | None = None
-    target_tpot: float | None = None
+    max_kl: Positive | None = None
+    """Nats: mean KL from full attention of the next token. Default: 0.01, without --min-agreement."""
+    min_agreement: Share | None = None
+    """Share of the tokens at which plan and full attention find the same one likeliest, 0 to 1."""
+    max_cache_mib: Positive | None = None
+    """The most held for any prompt, in MiB: all bytes, not only of keys and values."""
+    target_ttft: Positive | None = None
+    """Seconds: median time to the first token."""
+    target_tpot: Positive | None = None
+    """Seconds: median time per token after it."""
 
     def __post_init__(self) -> None:
-        for name, value in self.given.items():
-            share = name == "min_agreement"
-            if not (0 < value <= 1 if share else 0 < value < math.inf):
-                raise InputError(f"{name}={value} must be above 0{' and at most 1' if share else ''}")
+        if problem := wrong_type(self):
+            raise InputError(problem)
 
     @property
     def given(self) -> dict[str, float]:

@@ -1,14 +1,13 @@
 """One plan on one prompt: how far its next tokens are from full attention's, and what it computed, read and held."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from winnow.errors import ModelError
 from winnow.evaluation.evaluate import Case
+from winnow.evaluation.fidelity import distance, log_probs_along
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 from winnow.stats import Stats
@@ -20,13 +19,13 @@ WORST = 1e6  # nats: in place of the KL of a plan whose logits are no numbers
 class Reference:
     """Full attention's own greedy answer to a prompt, with the stop token that ends it, if one does.
 
-    answer: its token ids; logprobs: [len(answer), vocab] float32 on the CPU, before each of them. full: what this run
-    took, as the measurement of full attention, which is at no distance from itself; seconds: how long.
+    answer: its token ids; log_probs: [vocab] float32 on the CPU, at the place of each. full: what this run took, as the
+    measurement of full attention, which is at no distance from itself; seconds: how long.
     """
 
     case: Case
     answer: list[int]
-    logprobs: Tensor
+    log_probs: list[Tensor]
     full: "Measurement"
     seconds: float
 
@@ -58,47 +57,39 @@ def reference(llm: LLM, case: Case, prompt: int) -> Reference:
     """Answer a prompt greedily under full attention. Raises InputError or CapacityError before any work."""
     [request] = llm.check([case.ids], case.params, plan=Plan())
     answer: list[int] = []
-
-    def following(logits: Tensor) -> int | None:
-        answer.append(int(logits.argmax()))
-        return None if len(answer) == case.params.max_tokens or answer[-1] in request.stop_tokens else answer[-1]
-
-    run = _run(llm, Plan(), case, following)
-    if run.logits.isnan().any():
+    log_probs: list[Tensor] = []
+    with llm.session(plan=Plan(), max_tokens=case.params.max_tokens) as session:
+        fed = case.ids
+        while fed:
+            session.feed(fed)
+            answer.append(int(session.logits.argmax()))
+            log_probs.append(session.logits.log_softmax(-1).cpu())
+            ended = len(answer) == case.params.max_tokens or answer[-1] in request.stop_tokens
+            fed = [] if ended else answer[-1:]
+        stats = session.stats
+    if any(row.isnan().any() for row in log_probs):
         raise ModelError("full attention gives no numbers here (NaN); use --dtype bfloat16 or float32")
-    full = _measurement(Plan(), prompt, run, 0.0, 1.0, run.seconds)
-    return Reference(case, answer, run.logits.log_softmax(-1).cpu(), full, run.seconds)
+    full = _measurement(Plan(), prompt, stats, len(answer), 0.0, 1.0, stats.total_s)
+    return Reference(case, answer, log_probs, full, stats.total_s)
 
 
 def measure(llm: LLM, known: Reference, plan: Plan) -> Measurement:
     """Run `plan` over the reference's prompt and answer. Raises InputError or PlanError before any work."""
-    llm.check([known.case.ids], known.case.params, plan=plan)
-    rest = iter(known.answer[:-1])
-    run = _run(llm, plan, known.case, lambda logits: next(rest, None))
-    got, full = run.logits.log_softmax(-1).cpu(), known.logprobs
-    kl = float((full.exp() * (full - got)).sum(-1).double().mean())
-    kl = max(0.0, kl) if math.isfinite(kl) else WORST  # rounding can leave a hair less than 0
-    same = (full.argmax(-1) == got.argmax(-1)) & ~got.isnan().any(-1)
-    agreement = float(same.double().mean())
-    return _measurement(plan, known.full.prompt, run, kl, agreement, known.seconds)
+    case, answer = known.case, known.answer
+    llm.check([case.ids], case.params, plan=plan)
+    with llm.session(plan=plan, max_tokens=case.params.max_tokens) as session:
+        session.feed(case.ids)
+        following = (row.cpu() for row in log_probs_along(session, answer))
+        found = distance(plan, len(case.ids), answer, known.log_probs, following)
+        stats = session.stats
+    # Rounding can leave a KL that is a hair less than 0.
+    kl, agreement = (max(0.0, found.kl), found.top1) if math.isfinite(found.kl) else (WORST, 0.0)
+    return _measurement(plan, known.full.prompt, stats, len(answer), kl, agreement, known.seconds)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """logits: [tokens, vocab], before each token of the answer."""
-
-    logits: Tensor
-    stats: Stats
-    prefill_s: float
-    decode_s: float
-
-    @property
-    def seconds(self) -> float:
-        return self.prefill_s + self.decode_s
-
-
-def _measurement(plan: Plan, prompt: int, run: _Run, kl: float, agreement: float, full_s: float) -> Measurement:
-    stats, steps = run.stats, len(run.logits) - 1
+def _measurement(
+    plan: Plan, prompt: int, stats: Stats, tokens: int, kl: float, agreement: float, full_s: float
+) -> Measurement:
     return Measurement(
         plan=str(plan),
         prompt=prompt,
@@ -109,17 +100,7 @@ def _measurement(plan: Plan, prompt: int, run: _Run, kl: float, agreement: float
         units_read=stats.units_read,
         units_full=stats.units_full,
         total_bytes=stats.total_bytes,
-        prefill_s=run.prefill_s,
-        step_s=run.decode_s / steps if steps else 0.0,
-        pace=run.seconds / full_s,
+        prefill_s=stats.ttft_s,
+        step_s=(stats.total_s - stats.ttft_s) / (tokens - 1) if tokens > 1 else 0.0,
+        pace=stats.total_s / full_s,
     )
-
-
-def _run(llm: LLM, plan: Plan, case: Case, following: Callable[[Tensor], int | None]) -> _Run:
-    """Prefill the prompt under `plan`, then feed what `following` makes of each logits, until it gives None."""
-    with llm.session(plan=plan, max_tokens=case.params.max_tokens) as session:
-        rows = [session.feed(case.ids)]
-        while (token := following(session.logits)) is not None:
-            rows.append(session.feed([token]))
-        stats = session.stats
-    return _Run(torch.cat(rows), stats, stats.ttft_s, stats.total_s - stats.ttft_s)

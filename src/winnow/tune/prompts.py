@@ -23,11 +23,10 @@ SUFFIXES = (".txt", ".md")
 
 @dataclass(frozen=True)
 class Written:
-    """A prompt as text. answers: strings that an answer must hold, none where that is not known. where: its file."""
+    """A prompt as text. answers: strings that an answer must hold, none where that is not known."""
 
     text: str
     answers: tuple[str, ...]
-    where: str
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def read_prompts(path: Path) -> list[Written]:
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
-        found = [Written(_not_empty(read_text(file).rstrip("\n"), str(file)), (), str(file)) for file in files]
+        found = [Written(_not_empty(read_text(file).rstrip("\n"), str(file)), ()) for file in files]
         rule = f"put one prompt a file there, named *{' or *'.join(SUFFIXES)}"
     else:
         found = [_row(row, where) for where, row in json_lines(path)]
@@ -118,7 +117,7 @@ def _row(row: Any, where: str) -> Written:
     answers = [answer] if isinstance(answer, str) else answer
     if not (isinstance(answers, list) and all(isinstance(each, str) and each for each in answers)):
         raise InputError(f"{where}: answer={answer!r} must be a text, or a list of them")
-    return Written(_not_empty("\n\n".join(row[part] for part in parts), where), tuple(answers), where)
+    return Written(_not_empty("\n\n".join(row[part] for part in parts), where), tuple(answers))
 
 
 def _not_empty(text: str, where: str) -> str:

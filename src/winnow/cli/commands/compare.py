@@ -13,14 +13,15 @@ from winnow.cli.options import (
     AtLeast1,
     AtLeast2,
     ChatTemplate,
+    Command,
     DocumentOptions,
-    ModelOptions,
     OutOptions,
     PlansOptions,
     PlotOptions,
     Share,
     TaskOptions,
 )
+from winnow.tune.limits import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,16 @@ class PeerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(PlansOptions, PeerOptions, DocumentOptions, TaskOptions, AdapterOptions, PlotOptions):
+class Compare(
+    PlansOptions,
+    PeerOptions,
+    DocumentOptions,
+    TaskOptions,
+    AdapterOptions,
+    PlotOptions,
+    Command,
+    runs="winnow.cli.compare:compare",
+):
     """Answer the same questions under several plans: quality, time and memory next to full attention, and to peers.
 
     The questions are generated tasks, or one about --file.
@@ -45,38 +55,19 @@ class Compare(PlansOptions, PeerOptions, DocumentOptions, TaskOptions, AdapterOp
     max_tokens: AtLeast1 | None = None
     """The longest answer about --file. Default: 128."""
 
-    def __call__(self) -> int:
-        from winnow.cli.compare import compare
-
-        return compare(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Demo(PlansOptions, ModelOptions, OutOptions):
+class Demo(PlansOptions, AdapterOptions, OutOptions, Command, runs="winnow.cli.demo:demo"):
     """Ask a pre-trained model about a real document under several plans: answers, times and memory side by side."""
 
-    def __call__(self) -> int:
-        from winnow.cli.demo import demo
-
-        return demo(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Tune(TaskOptions, ModelOptions, PlotOptions):
+class Tune(TaskOptions, AdapterOptions, PlotOptions, Command, runs="winnow.cli.tune:tune"):
     """Find the fastest plan that keeps to limits on prompts of yours; exit code 1 if there is none."""
 
     prompts: Path | None = field(default=None, kw_only=False)
     """A directory of .txt and .md files, or JSON Lines. Default: generated tasks."""
-    max_kl: float | None = None
-    """Nats: KL from full attention. Default: 0.01, without --min-agreement."""
-    min_agreement: float | None = None
-    """Share of the tokens on which plan and full attention agree, 0 to 1."""
-    max_cache_mib: float | None = None
-    """The most held for any prompt, in MiB: all bytes, not only of keys and values."""
-    target_ttft: float | None = None
-    """Seconds: median time to the first token."""
-    target_tpot: float | None = None
-    """Seconds: median time per token after it."""
+    limits: Annotated[Limits, Parameter(name="*")] = field(default_factory=Limits)
     time_limit: Annotated[float, Parameter(validator=Number(gte=1))] = 300.0
     """Seconds; the command ends within it."""
     state: Path | None = None
@@ -87,8 +78,3 @@ class Tune(TaskOptions, ModelOptions, PlotOptions):
     """The longest answer to PROMPTS that is looked at. Default: 32."""
     chat: ChatTemplate = None
     """Use the chat template. Default: if there is one."""
-
-    def __call__(self) -> int:
-        from winnow.cli.tune import tune
-
-        return tune(self)

@@ -13,6 +13,7 @@ from winnow.cli.options import (
     AdapterOptions,
     AtLeast1,
     AtLeast2,
+    Command,
     OutOptions,
     PlansOptions,
     PlotOptions,
@@ -25,20 +26,15 @@ app = new_app("eval", COMMANDS["eval"][1])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tasks(PlansOptions, TaskOptions, AdapterOptions, PlotOptions):
+class Tasks(PlansOptions, TaskOptions, AdapterOptions, PlotOptions, Command, runs="winnow.cli.evaluate:tasks"):
     """Score plans on generated retrieval tasks, by task, length and depth of the needle."""
 
     depth: Annotated[tuple[Share, ...], Parameter(group=TASK)] = ()
     """Where needles stand, 0 to 1; repeatable. Default: 0, 0.25, 0.5, 0.75, 1."""
 
-    def __call__(self) -> int:
-        from winnow.cli.evaluate import tasks
-
-        return tasks(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Benchmark(PlansOptions, AdapterOptions, OutOptions):
+class Benchmark(PlansOptions, AdapterOptions, OutOptions, Command, runs="winnow.cli.evaluate:benchmark"):
     """Score plans on a published benchmark (longbench, infinitebench, leval), from its files."""
 
     name: str = field(kw_only=False)
@@ -52,14 +48,9 @@ class Benchmark(PlansOptions, AdapterOptions, OutOptions):
     examples: Annotated[int | None, Parameter(alias="-n", validator=Number(gte=1))] = None
     """Questions of each dataset, the first ones. Default: all."""
 
-    def __call__(self) -> int:
-        from winnow.cli.evaluate import benchmark
-
-        return benchmark(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Harness(PlansOptions, AdapterOptions, OutOptions):
+class Harness(PlansOptions, AdapterOptions, OutOptions, Command, runs="winnow.cli.evaluate_harness:harness"):
     """Score plans on tasks of lm_eval (needs the extra `eval`)."""
 
     names: tuple[str, ...] = field(kw_only=False)
@@ -77,14 +68,9 @@ class Harness(PlansOptions, AdapterOptions, OutOptions):
     seed: Seed = 0
     """Of answers that a task wants sampled."""
 
-    def __call__(self) -> int:
-        from winnow.cli.evaluate_harness import harness
-
-        return harness(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Text(PlansOptions, AdapterOptions, OutOptions):
+class Text(PlansOptions, AdapterOptions, OutOptions, Command, runs="winnow.cli.evaluate:text"):
     """How far plans stay from full attention on a text; without a plan, full attention's perplexity on it."""
 
     file: Path = field(kw_only=False)
@@ -93,11 +79,6 @@ class Text(PlansOptions, AdapterOptions, OutOptions):
     """Tokens prefilled, the others are fed. Default: half."""
     tokens: AtLeast2 | None = None
     """Use the first so many. Default: all."""
-
-    def __call__(self) -> int:
-        from winnow.cli.evaluate import text
-
-        return text(self)
 
 
 app.default(Tasks)

@@ -13,6 +13,7 @@ from winnow.cli.options import (
     AdapterOptions,
     AtLeast1,
     AtLeast2,
+    Command,
     DocumentOptions,
     JsonOptions,
     PlotOptions,
@@ -34,20 +35,15 @@ class _Diagnosis(DocumentOptions, TaskOptions, AdapterOptions, PlotOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layers(_Diagnosis):
+class Layers(_Diagnosis, Command, runs="winnow.cli.diagnose:layers"):
     """Where each layer's attention goes, how sharply it reads the prompt, how straight hidden states run; a cutoff.
 
     Answers greedily under full attention, and recommends at which layer the prompt could stop (`speed`).
     """
 
-    def __call__(self) -> int:
-        from winnow.cli.diagnose import layers
-
-        return layers(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Support(_Diagnosis):
+class Support(_Diagnosis, Command, runs="winnow.cli.diagnose:support"):
     """How much of what a step attends to the steps after it attend to too, by layer and KV head.
 
     This is what `slowfast` lives on. Looks at full attention.
@@ -58,11 +54,6 @@ class Support(_Diagnosis):
     budget: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
     """Units that it selects. Default: a sixteenth of the prompt."""
 
-    def __call__(self) -> int:
-        from winnow.cli.diagnose import support
-
-        return support(self)
-
 
 app.default(Layers)
 app.command(Layers, name="layers")
@@ -70,7 +61,7 @@ app.command(Support, name="support")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspect(PromptOptions, AdapterOptions, JsonOptions):
+class Inspect(PromptOptions, AdapterOptions, JsonOptions, Command, runs="winnow.cli.inspect:inspect"):
     """Continue a prompt greedily and draw which tokens each layer computed, reused, parked and revived.
 
     And, where the plan evicts units, which of them each KV head kept.
@@ -88,8 +79,3 @@ class Inspect(PromptOptions, AdapterOptions, JsonOptions):
     """Write the trace there too, as JSON."""
     retained: Annotated[Path | None, Parameter(group=OUTPUT)] = None
     """Draw there what every layer and KV head kept, as PNG."""
-
-    def __call__(self) -> int:
-        from winnow.cli.inspect import inspect
-
-        return inspect(self)

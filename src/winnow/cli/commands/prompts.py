@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from winnow.cli.options import OUTPUT, AdapterOptions, JsonOptions, PromptOptions
+from winnow.cli.options import OUTPUT, AdapterOptions, Command, JsonOptions, PromptOptions
 from winnow.sampling import SamplingParams
 
 
@@ -20,20 +20,15 @@ class OwnPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(OwnPlan, PromptOptions, AdapterOptions, JsonOptions):
+class Run(OwnPlan, PromptOptions, AdapterOptions, JsonOptions, Command, runs="winnow.cli.run:run"):
     """Continue a prompt; the text appears as it is made."""
 
     stats: Annotated[bool, Parameter(group=OUTPUT)] = False
     """Print what it cost, on standard error."""
 
-    def __call__(self) -> int:
-        from winnow.cli.run import run
-
-        return run(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Chat(OwnPlan, AdapterOptions):
+class Chat(OwnPlan, AdapterOptions, Command, runs="winnow.cli.chat:chat"):
     """Talk with a model: type a message, read the answer; an empty line or Ctrl-D ends it.
 
     Every turn is computed anew over all that was said. /reset forgets it.
@@ -45,8 +40,3 @@ class Chat(OwnPlan, AdapterOptions):
     """A document to talk about, put before the first message."""
     stats: bool = False
     """Print what each answer cost."""
-
-    def __call__(self) -> int:
-        from winnow.cli.chat import chat
-
-        return chat(self)

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from winnow.cli.main import COMMANDS, new_app
-from winnow.cli.options import AdapterOptions, JsonOptions, ModelOptions
+from winnow.cli.options import AdapterOptions, Command, JsonOptions, ModelOptions
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.recipe import Recipe
 
@@ -28,7 +28,7 @@ class Training(JsonOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed(Training, ModelOptions):
+class Speed(Training, ModelOptions, Command, runs="winnow.cli.train_speed:speed"):
     """Train a model to answer from a prompt that stops at layer K (SPEED): LoRA, or all parameters with --full.
 
     With --cutoff 1.0 it is ordinary fine-tuning on the same batches, to compare with.
@@ -46,14 +46,9 @@ class Speed(Training, ModelOptions):
     """Train all parameters, not LoRA adapters."""
     recipe: Annotated[Recipe, Parameter(name="*")] = field(default_factory=Recipe)
 
-    def __call__(self) -> int:
-        from winnow.cli.train_speed import speed
-
-        return speed(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Locret(Training, AdapterOptions):
+class Locret(Training, AdapterOptions, Command, runs="winnow.cli.train_locret:locret"):
     """Train retaining heads for a model, which itself stays as it is: what `--plan locret` keeps units by."""
 
     recipe: Annotated[HeadsRecipe, Parameter(name="*")] = field(default_factory=HeadsRecipe)
@@ -61,11 +56,6 @@ class Locret(Training, AdapterOptions):
     """Prompt tokens computed at a time: no gradient goes through the model, so many cost little memory."""
     validation: Path | None = None
     """More data, to measure on and not to learn from."""
-
-    def __call__(self) -> int:
-        from winnow.cli.train_locret import locret
-
-        return locret(self)
 
 
 app.command(Speed, name="speed")

@@ -84,7 +84,7 @@ class Grid {
       c.fillStyle = this.palette.css[state];
       c.fillRect(x, y, wide, high);
       if (wide < 7 || high < 9) continue;
-      c.fillStyle = this.palette.mark; // a shape besides the colour: a dot for revived, a bar for set aside
+      c.fillStyle = this.palette.mark; // a shape besides the colour: a dot for revived, a bar for parked
       if (STATES[state] === "revived") {
         c.beginPath();
         c.arc(x + wide / 2, y + high / 2, Math.min(3, wide / 4), 0, 2 * Math.PI);

@@ -9,10 +9,12 @@ const last = trace.steps.length - 1;
 const number = (value) => value.toLocaleString("en");
 const percent = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
 const SAYS = {
-  absent: "not here: never computed in this layer, or evicted", aside: "set aside at the entrance of this layer",
+  absent: "not here: never computed in this layer, or evicted", aside: "parked at the entrance of this layer",
   held: "held, not read in this step", reused: "reused from the cache", computed: "computed in this step",
   revived: "revived: computed now, after earlier steps had skipped it",
 };
+const NAMED = { aside: "parked", held: "held, not read" };
+const named = (state) => NAMED[state] || state;
 let step = 0, timer = null, shown = [];
 
 function element(parent, tag, text = "", name = "") {
@@ -81,7 +83,7 @@ function drawLegend() {
     const swatch = element(item, "i", { revived: "•", aside: "–" }[STATES[state]] || "");
     swatch.style.background = grid.palette.css[state];
     swatch.style.color = grid.palette.mark;
-    item.append(STATES[state] === "aside" ? "set aside" : STATES[state] === "held" ? "held, not read" : STATES[state]);
+    item.append(named(STATES[state]));
     element(item, "span", number(tally[state]));
   }
 }
@@ -105,7 +107,7 @@ function drawSentence() {
   parts.push(" · ", ["b", number(sums.rows)], ` rows computed (${number(sums.rowsFull)} without the plan)`);
   if (sums.revived) parts.push(", ", ["b", number(sums.revived)], " of them revived");
   if (at.phase === "decode") parts.push(" · ", ["b", number(sums.unitsRead)], ` of ${number(sums.unitsFull)} units read`);
-  if (sums.aside) parts.push(" · ", ["b", number(sums.aside)], " tokens set aside");
+  if (sums.aside) parts.push(" · ", ["b", number(sums.aside)], " tokens parked");
   say($("sentence"), ...parts);
 }
 
@@ -187,7 +189,7 @@ function describe([layer, first, stop]) {
       const state = STATES[grid.states[layer * cells.tokens + token]] || "not yet there";
       tally[state] = (tally[state] || 0) + 1;
     }
-    return [where, `, layer ${layer}: ${Object.entries(tally).map(([state, n]) => `${n} ${state}`).join(", ")}`];
+    return [where, `, layer ${layer}: ${Object.entries(tally).map(([state, n]) => `${n} ${named(state)}`).join(", ")}`];
   }
   const cell = layer * cells.tokens + first, state = STATES[grid.states[cell]];
   const since = cells.first[cell] < step ? `; computed in step ${cells.first[cell]}` : "";
@@ -198,7 +200,7 @@ function describe([layer, first, stop]) {
 function describeKept({ layer, head, snapshot, first, stop }) {
   const { known } = trace.snapshots[snapshot], where = `, layer ${layer}, KV head ${head}, after ${number(known)} tokens: `;
   const end = Math.min(stop, known);
-  const named = ["strong", stop - first > 1 ? `tokens ${number(first)}–${number(stop - 1)}` : `token ${number(first)}`];
+  const range = ["strong", stop - first > 1 ? `tokens ${number(first)}–${number(stop - 1)}` : `token ${number(first)}`];
   const text = visible(trace.tokens.slice(first, stop).map((token) => token.text).join(""));
   let held = 0;
   eachRun(cells.sets[trace.snapshots[snapshot].kept[layer][head]], (from, to) => {
@@ -206,7 +208,7 @@ function describeKept({ layer, head, snapshot, first, stop }) {
   });
   const one = held ? "kept" : "not kept";
   const says = end <= first ? "not known yet" : end - first > 1 ? `${held} of ${end - first} kept` : one;
-  return [["q", text.length > 60 ? `${text.slice(0, 60)}…` : text], " ", named, where, ["strong", says]];
+  return [["q", text.length > 60 ? `${text.slice(0, 60)}…` : text], " ", range, where, ["strong", says]];
 }
 
 function drawKept() {

@@ -30,7 +30,7 @@ class LazyLLM(ComputePolicy):
     cumulative: instead of keep, the same as shares of the whole prompt, which may not grow.
     revive: what a revived token sees besides the tokens computed with it, of those that the step still sees: "relaxed",
         all computed in earlier steps, also at later positions, as in the paper; "causal", those at earlier positions;
-        "never", nothing is revived: the choice of prefill stays, and nothing stays aside after it (a control).
+        "never", nothing is revived: the choice of prefill stays, and nothing stays parked after it (a control).
     keep_decode: keep in decode steps, where it should differ.
     prune_generated: rank generated tokens too; otherwise they always go on.
     always_keep: positions that go on before any other, such as [0]; they count in keep.
@@ -149,8 +149,8 @@ class LazyLLM(ComputePolicy):
             return ""
         unit = 2 * shape.kv_heads * shape.head_dim
         return (
-            f": a token set aside is a hidden state of {shape.hidden} numbers, and a layer above saves {unit}, so that "
-            "less would not pay; with revive='never' nothing stays aside"
+            f": a parked token is a hidden state of {shape.hidden} numbers, and a layer above saves {unit}, so that "
+            "less would not pay; with revive='never' nothing stays parked"
         )
 
     @property

@@ -14,7 +14,7 @@ CUMULATIVE = (0.4, 0.2, 0.1)
 
 
 def last_layer(shape: ModelShape) -> int:
-    """The last layer at which setting a token aside takes no more memory than the units it saves.
+    """The last layer at which parking a token takes no more memory than the units it saves.
 
     A hidden state is `hidden` numbers, and the layers from p on would hold (layers - p) * 2 * kv_heads * head_dim.
     """

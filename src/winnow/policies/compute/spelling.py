@@ -35,10 +35,10 @@ def spell(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> tuple[str, li
     text = _decode(tokenizer, ids)
     again, spans = encode(tokenizer, text)
     # A prompt joined from parts, or one that ends inside a character, is not what its text encodes to.
-    return (text, spans) if again == ids else _spell_each(tokenizer, ids)
+    return (text, spans) if again == ids else spell_each(tokenizer, ids)
 
 
-def _spell_each(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> tuple[str, list[Span]]:
+def spell_each(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> tuple[str, list[Span]]:
     """The same, token by token. Each is decoded behind the one before it: alone, some decoders drop its space."""
     text, context = "", 0
     spans: list[Span] = []
