@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from winnow.engine.engine import Engine
 from winnow.engine.request import Output, Request
@@ -15,11 +15,11 @@ class Background:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._listeners: dict[int, Callable[[Output], None]] = {}
+        self._listeners: dict[int, Callable[[Output], object]] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    async def outputs(self, request: Request) -> AsyncIterator[Output]:
+    async def outputs(self, request: Request) -> AsyncGenerator[Output, None]:
         """What steps bring to a request of `LLM.check`, until its samples have ended; who stops listening aborts it.
 
         Raises CapacityError as `Engine.enqueue`.
@@ -38,7 +38,7 @@ class Background:
             with self._changed:
                 self._listeners.pop(number, None)
 
-    def _add(self, request: Request, listener: Callable[[Output], None]) -> int:
+    def _add(self, request: Request, listener: Callable[[Output], object]) -> int:
         with self._changed:
             number = self._engine.enqueue(request)
             self._listeners[number] = listener

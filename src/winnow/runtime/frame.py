@@ -166,8 +166,8 @@ class Frame:
         for layer, mine in enumerate(places, self._first):
             if program.rotated[layer]:
                 cos, sin = address[program.rope_kinds[layer]]
-                for field, table in ((t.COS, cos), (t.SIN, sin), (t.LIMITED_COS, cos), (t.LIMITED_SIN, sin)):
-                    mine[:, field] = table[mine[:, field]]  # the last, -1, is 0
+                for field, known in ((t.COS, cos), (t.SIN, sin), (t.LIMITED_COS, cos), (t.LIMITED_SIN, sin)):
+                    mine[:, field] = known[mine[:, field]]  # the last, -1, is 0
         return kept, places
 
     def _read(self, found: list[list[Run]]) -> None:
