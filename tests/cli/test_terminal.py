@@ -10,7 +10,6 @@ from rich.text import Text
 
 from winnow.cli import terminal
 
-
 LEFT = re.compile(r", about 0:0[01]:\d\d left$")
 
 
