@@ -36,7 +36,7 @@ def tune(options: Tune) -> int:
     llm, model = options.load(), options.model_name
     if options.adapter is not None:
         model = f"{model} with {options.adapter}"
-    trained = llm.trained and llm.trained.plan
+    trained = None if llm.trained is None else llm.trained.plan
     if trained is not None and not trained.is_full:
         raise InputError(
             f"{model} was trained to answer under the plan {trained}, not under full attention, which tune "
