@@ -9,10 +9,9 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from winnow.cli.options import JsonOptions
+from winnow.cli.options import INTERRUPTED, JsonOptions
 from winnow.cli.terminal import console, print_json, write_json
 
-INTERRUPTED = 130  # 128 + SIGINT
 NOTE = "interrupted; this is what was finished"
 
 

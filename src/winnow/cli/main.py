@@ -9,9 +9,9 @@ from typing import Annotated, Any, get_args, get_origin
 
 from cyclopts import App, CycloptsError, Parameter, Token, convert
 
+from winnow.cli.options import INTERRUPTED
 from winnow.errors import WinnowError
 
-INTERRUPTED = 130  # 128 + SIGINT
 COMMANDS = {
     "run": ("prompts:Run", "Continue a prompt; the text appears as it is made."),
     "chat": ("prompts:Chat", "Talk with a model, each turn over what was said before."),

@@ -1,11 +1,15 @@
 """The options that commands share, each a field of a dataclass that a command inherits; nothing here loads torch."""
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from cyclopts import ArgumentCollection, Group, Parameter
@@ -16,6 +20,7 @@ from winnow.errors import InputError, MissingExtraError
 if TYPE_CHECKING:
     from winnow.runtime.llm import LLM
 
+INTERRUPTED = 130  # exit code: 128 + SIGINT
 MOST_THREADS = 4 * (os.cpu_count() or 1)  # far more crash torch, and nothing gets faster
 TASKS = ("passkey", "number", "kv", "multi_needle")
 LENGTHS = (4096,)
@@ -77,7 +82,22 @@ class Command:
 
     def __call__(self) -> int:
         module, _, function = self.runs.partition(":")
-        return int(getattr(import_module(module), function)(self))
+        with _ending_at_once():
+            run = getattr(import_module(module), function)
+        return int(run(self))
+
+
+@contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Within, Ctrl-C ends the process: while they are imported, libraries take it for an error of another kind."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, kw_only=True)
