@@ -1,5 +1,7 @@
 """A tiny random Llama for the byte-level tokenizer, in memory and saved, for tests that need text."""
 
+import functools
+import tempfile
 from pathlib import Path
 
 import torch
@@ -31,6 +33,16 @@ def tiny_model() -> LlamaForCausalLM:
 
 def save_tiny_model(directory: Path) -> Path:
     """A model directory like any other."""
-    tiny_model().save_pretrained(directory)
-    byte_tokenizer().save_pretrained(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, data in _files().items():
+        (directory / name).write_bytes(data)
     return directory
+
+
+@functools.cache
+def _files() -> dict[str, bytes]:
+    """What transformers saves, by name."""
+    with tempfile.TemporaryDirectory() as made:
+        tiny_model().save_pretrained(made)
+        byte_tokenizer().save_pretrained(made)
+        return {path.name: path.read_bytes() for path in Path(made).iterdir()}

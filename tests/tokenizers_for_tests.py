@@ -7,6 +7,8 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
+OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
 
 
 def byte_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
@@ -25,6 +27,4 @@ def byte_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
 
 def _byte_of(letter: str) -> int:
     """The byte that a letter of the byte-level alphabet stands for: printable ones for themselves, others from 256."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return ord(letter) if ord(letter) < 256 else others[ord(letter) - 256]
+    return ord(letter) if ord(letter) < 256 else OTHERS[ord(letter) - 256]

@@ -124,6 +124,7 @@ def die(progress):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("forking")
 def test_a_killed_process_is_left_out_and_the_others_go_on(monkeypatch):
     told = []
     with pytest.raises(ProcessKilled, match="SIGKILL"):

@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from benchmarks.memory import LeftOut, MemoryRow, measure_here
 from benchmarks.memory_command import COLUMNS
 
+import forked
 from command_line import MADE_BY
 
 HEADS = "random_heads(budget=64, chunk=32, local=8)"
@@ -111,21 +110,13 @@ def test_an_unknown_shape_is_refused(bench):
 def test_ctrl_c_ends_every_process_in_silence(tiny, tmp_path):
     out = tmp_path / "out.json"
     command = ["memory", "-m", tiny, "-p", HEADS, "-l", 200, "-l", 300_000, "--prefill-chunk", 32]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks", *map(str, command), "--out", str(out), "--json"],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-        # A parent started in the background ignores Ctrl-C, and its children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    command = ["-m", "benchmarks", *command, "--out", out, "--json"]
+    process = forked.start(command, cwd=Path(__file__).parents[2], start_new_session=True)
     assert process.stderr is not None
-    assert process.stderr.readline().startswith(b"1 of 3 runs")  # its second process is starting
+    assert process.stderr.readline().startswith("1 of 3 runs")  # its second process is starting
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it, to all of them
     shown, err = process.communicate(timeout=60)  # returns when all that share its standard error have ended
-    assert (process.returncode, err.decode()) == (130, "interrupted; this is what was finished\n")
+    assert (process.returncode, err) == (130, "interrupted; this is what was finished\n")
     document = json.loads(shown)
     assert document == json.loads(out.read_text(encoding="utf-8"))
     [record] = document["records"]

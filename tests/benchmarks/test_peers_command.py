@@ -17,6 +17,7 @@ def test_a_missing_peer_is_one_line_that_says_how_to_get_it(bench, module, peer,
     assert said in result.err
 
 
+@pytest.mark.usefixtures("forking")
 def test_a_record_per_arm(bench):
     flags = ("--shape", "needle-like", "--length", 100, "--dtype", "float32", "--turns", 1, "--threads", 1)
     document = bench("peers", *flags, "--peer", "hf", "--json").json
@@ -29,6 +30,7 @@ def test_a_record_per_arm(bench):
     assert (document["complete"], document["machine"]["threads"]) == (True, 1)
 
 
+@pytest.mark.usefixtures("forking")
 def test_a_model_instead_of_a_shape(bench, tiny):
     flags = ("--model", tiny, "--dtype", "float32", "--turns", 1, "--threads", 1, "--peer", "hf")
     document = bench("peers", *flags, "--length", 50, "--json").json

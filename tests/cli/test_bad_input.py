@@ -2,14 +2,12 @@
 
 import errno
 import json
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from test_errors import fails
 
+from forked import run_commands
 from tiny import save_tiny_model
 from winnow import LLM, SamplingParams
 from winnow.cli import options
@@ -221,9 +219,5 @@ def test_the_default_is_a_pretrained_model_where_its_package_is(monkeypatch, ins
 
 
 def test_a_file_without_an_end_takes_little_memory(tiny):
-    def bounded() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
-
-    command = [sys.executable, "-m", "winnow", "run", "--model", str(tiny), "--file", "/dev/zero"]
-    done = subprocess.run(command, capture_output=True, preexec_fn=bounded)
-    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1), done.stderr
+    [done] = run_commands([["run", "--model", str(tiny), "--file", "/dev/zero"]])
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err

@@ -38,7 +38,7 @@ def fake(monkeypatch):
     monkeypatch.setitem(PEERS, "fake", Fake())
 
 
-@pytest.mark.usefixtures("fake")
+@pytest.mark.usefixtures("fake", "forking")
 def test_a_peer_that_crashes_leaves_what_was_finished(winnow, tiny, tmp_path):
     out, plot = tmp_path / "out.json", tmp_path / "out.png"
     peers = ("--peer", "fake", "--peer", "fake:broken(until=2, how='exit')")
@@ -58,7 +58,7 @@ def test_a_peer_that_crashes_leaves_what_was_finished(winnow, tiny, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.usefixtures("fake")
+@pytest.mark.usefixtures("fake", "forking")
 def test_a_document_of_ones_own(winnow, tiny, document):
     flags = ("--file", document, "--max-tokens", 4, "--threads", 1, "--peer", "fake", "--json")
     found = winnow("compare", "-m", tiny, *flags).json
@@ -69,6 +69,7 @@ def test_a_document_of_ones_own(winnow, tiny, document):
     assert found["complete"]
 
 
+@pytest.mark.usefixtures("forking")
 def test_on_a_gguf_file_a_family_is_compared_with_at_its_best(winnow, tiny, monkeypatch):
     def load(options, **instead):
         llm = load_model(options, **instead)
@@ -100,6 +101,7 @@ def test_on_a_gguf_file_a_family_is_compared_with_at_its_best(winnow, tiny, monk
         (("--peer-python", f"hf={sys.executable}"), "--peer-python: is about --peer only"),
     ],
 )
+@pytest.mark.usefixtures("forking")
 def test_what_cannot_be_compared_is_one_line(winnow, tiny, arguments, said):
     result = winnow("compare", "-m", tiny, *FLAGS, *arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)

@@ -1,7 +1,6 @@
 """Ctrl-C, as a real signal to a real process."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,29 +9,19 @@ from pathlib import Path
 
 import pytest
 
+import forked
+
 STREAMING = "streaming(sink=4, recent=64)"
 
 
-def start(*arguments: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "winnow", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        # A parent started in the background ignores Ctrl-C, and its children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-
-
-def interrupt(process: subprocess.Popen[bytes]) -> tuple[str, str]:
+def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    return out.decode(), err.decode()
+    return process.communicate(timeout=60)
 
 
 def test_run_ends_with_the_text_so_far(tiny: Path) -> None:
-    process = start("run", "hello", "-m", tiny, "--ignore-eos", "--max-tokens", 30000)
+    flags = ["run", "hello", "-m", tiny, "--ignore-eos", "--max-tokens", 30000]
+    process = forked.start(["-m", "winnow", *flags])
     assert process.stdout is not None
     first = process.stdout.read(1)
     rest, err = interrupt(process)
@@ -45,9 +34,9 @@ def test_run_ends_with_the_text_so_far(tiny: Path) -> None:
 def test_compare_ends_with_what_was_finished(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     flags = ("--plan", STREAMING, "--length", 512, "--examples", 100_000, "--out", out, "--json")
-    process = start("compare", "-m", tiny, *flags)
+    process = forked.start(["-m", "winnow", "compare", "-m", tiny, *flags])
     assert process.stderr is not None
-    assert b"answers" in process.stderr.readline()
+    assert "answers" in process.stderr.readline()
     shown, err = interrupt(process)
     assert process.returncode == 130
     assert "Traceback" not in err
@@ -61,7 +50,16 @@ def test_compare_ends_with_what_was_finished(tiny: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("library", ["libtorch_cpu", "tokenizers", "llvmlite"])
 def test_the_first_seconds(library: str, tiny: Path) -> None:
     """While libraries are imported and the model is loaded."""
-    process = start("compare", "-m", tiny, "--plan", STREAMING, "--length", 512, "--examples", 100_000)
+    flags = ["compare", "-m", tiny, "--plan", STREAMING, "--length", "512", "--examples", "100000"]
+    process = subprocess.Popen(  # a Python of its own: forks have imported everything already
+        [sys.executable, "-m", "winnow", *map(str, flags)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        # A parent started in the background ignores Ctrl-C, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     while library not in Path(f"/proc/{process.pid}/maps").read_text():
         time.sleep(0.01)
     _, err = interrupt(process)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter, quantize
 
+import forked
 from gguf_files import HEADS, HIDDEN, KV_HEADS, LAYERS, TOKENS, add_key, architecture_keys, tokenizer_keys
 from tiny import tiny_model
 from winnow import LLM
@@ -101,10 +102,10 @@ from winnow.cli.main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 main(["import", {str(file)!r}, {str(tmp_path / "made" / "here")!r}])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: cannot write")
-    assert done.stderr.count("\n") == 1
+    [done] = forked.run([["-c", code]])
+    assert done.code == 2
+    assert done.err.startswith("error: cannot write")
+    assert done.err.count("\n") == 1
     assert list((tmp_path / "made").iterdir()) == []
 
 

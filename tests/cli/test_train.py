@@ -1,15 +1,14 @@
 """`winnow train speed`, and what it makes, from the command line."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import forked
 
 QUICK = ("--cutoff", 1, "--steps", 3, "--batch", 2, "--lora.rank", 4)
 
@@ -95,19 +94,13 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_says_how_to_go_on(
 ) -> None:
     out = tmp_path / "out"
     flags = ["train", "speed", data, "-m", tiny, "--out", out, *QUICK[:2], "--steps", 3000, "--save-every", 5]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "winnow", *map(str, flags)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    process = forked.start(["-m", "winnow", *flags])
     while process.poll() is None and not list(out.glob("checkpoint-*/trainer_state.json")):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    last = err.decode().splitlines()[-1]
+    last = err.splitlines()[-1]
     assert last.startswith("interrupted; go on from checkpoint-")
     assert last.endswith("with --resume")
-    assert "Traceback" not in err.decode()
+    assert "Traceback" not in err

@@ -8,6 +8,7 @@ import pytest
 import torch
 from gguf import GGUFReader
 
+import forked
 from peer_engines import IDS, PYTHONS, engine, needs_kvpress, needs_llama
 from tiny import save_tiny_model, tiny_model
 from winnow import LLM, SamplingParams
@@ -140,9 +141,9 @@ def test_what_llama_cpp_cannot_convert_is_one_line(tmp_path):
 
 
 def test_winnows_arm_and_the_peers_of_rounded_weights_load_what_they_were_rounded_from(directory):
-    """int4 is rounded again by the arm; others get the floats."""
+    """int4 is rounded again by the arm, a process that imports everything itself; others get the floats."""
     llm = LLM(str(directory), weights="int4")
-    [mine], [stock] = plan_arms([Plan()], 16, "int4"), peer_arms(["hf"], {})
+    [mine], [stock] = plan_arms([Plan()], 16, "int4"), peer_arms(["hf"], {"hf": forked.python()})
     with weights_of(llm, [mine, stock]) as weights, Workers([mine, stock], threads=1, device="cpu") as workers:
         workers.load(weights, 80)
         told = {each.arm: each.token_ids for each in workers.answer(llm, [document_case(IDS, "", 6)])}

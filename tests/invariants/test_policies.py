@@ -3,6 +3,7 @@
 `off` parameters change nothing, `trial` parameters act on a few dozen tokens (see `winnow.policies.base.Policy`).
 """
 
+import functools
 import itertools
 import random
 
@@ -38,6 +39,12 @@ def llm(family, device):
     return small_llm(family, device)
 
 
+@functools.cache
+def under_trial(llm, name, ids):
+    """Logits after the prompt and each other token: what nothing may change. ids: a tuple."""
+    return llm.logits(list(ids), decode_from=PROMPT, plan=trial_of(name))
+
+
 def assert_same(got, expected, atol=1e-5):
     assert not expected.isnan().any()
     torch.testing.assert_close(got, expected, rtol=0, atol=atol)
@@ -58,13 +65,13 @@ def test_turned_off_means_off(name, llm, text):
 def test_a_trial_acts(name, text):
     """The other tests of this file would prove nothing about a policy whose trial parameters did nothing."""
     llm = small_llm("llama")
-    got = llm.logits(text, decode_from=PROMPT, plan=trial_of(name))
+    got = under_trial(llm, name, tuple(text))
     assert (got - llm.logits(text)[PROMPT - 1 :]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(("name", "chunk", "family"), marked([case for case in PRODUCT if case[1] in CHUNKS], ALWAYS))
 def test_the_chunk_size_changes_nothing(name, chunk, llm, text, monkeypatch):
-    expected = llm.logits(text, decode_from=PROMPT, plan=trial_of(name))
+    expected = under_trial(llm, name, tuple(text))
     monkeypatch.setattr(llm, "prefill_chunk", chunk)
     assert_same(llm.logits(text, decode_from=PROMPT, plan=trial_of(name)), expected)
 
@@ -72,8 +79,7 @@ def test_the_chunk_size_changes_nothing(name, chunk, llm, text, monkeypatch):
 @each_policy("mates")
 def test_batch_mates_and_arrival_change_nothing(name, llm, text):
     """One sequence decodes while others, full and under the plan, prefill and decode beside it."""
-    trial = trial_of(name)
-    assert_same(beside_others(llm, trial, text), llm.logits(text, decode_from=PROMPT, plan=trial))
+    assert_same(beside_others(llm, trial_of(name), text), under_trial(llm, name, tuple(text)))
 
 
 def beside_others(llm, trial, text):
@@ -96,8 +102,7 @@ def beside_others(llm, trial, text):
 @each_policy("evicted")
 def test_evicted_units_are_gone(name, llm, text):
     """Memory that holds no live unit is full of NaN at every step, and nothing changes."""
-    trial = trial_of(name)
-    assert_same(poisoned(llm, trial, text, PROMPT), llm.logits(text, decode_from=PROMPT, plan=trial))
+    assert_same(poisoned(llm, trial_of(name), text, PROMPT), under_trial(llm, name, tuple(text)))
 
 
 def poisoned(llm, trial, text, prompt):
@@ -126,9 +131,8 @@ def poison(state):
 
 @each_policy("forks")
 def test_forks_are_independent(name, llm, text):
-    trial = trial_of(name)
-    expected = llm.logits(text, decode_from=PROMPT, plan=trial)
-    state, prompt = fresh(llm, trial, text)
+    expected = under_trial(llm, name, tuple(text))
+    state, prompt = fresh(llm, trial_of(name), text)
     rows = [prefill(llm.decoder, state, prompt, llm.prefill_chunk)]
     twin = state.fork()
     for token in reversed(text[PROMPT:]):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from forked import forks
+import forked
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.linear import FastLinear, available, linear, linear_reference, use_fast_linears
 
@@ -144,8 +144,8 @@ import winnow.kernels.{}
 assert torch.get_num_threads() == 1, torch.get_num_threads()
 assert numba.get_num_threads() == 1, numba.get_num_threads()
 """
-    parts = ["import torch, numba" + program.format(module) for module in ("linear.cpu", *ATTENTION)]
-    for done in forks("import torch, numba", NUMBA_NUM_THREADS="3", OMP_NUM_THREADS="2").run(parts):
+    parts = [["-c", "import torch, numba" + program.format(module)] for module in ("linear.cpu", *ATTENTION)]
+    for done in forked.run(parts, forked.python("import torch, numba", NUMBA_NUM_THREADS="3", OMP_NUM_THREADS="2")):
         assert done.code == 0, done.err
 
 

@@ -1,6 +1,7 @@
 """Training runs on a tiny model: what is learnt, what can be repeated and resumed, what is left behind."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from covering import covered
 from tiny import save_tiny_model, tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
@@ -29,11 +31,13 @@ from winnow.runtime.decoder import Decoder
 HALF = Speed(cutoff=1)  # of the tiny model's two layers
 QUICK = Recipe(steps=4, learning_rate=5e-3, batch=2, save_every=2, log_every=1, lora=Lora(rank=4))
 FULL = replace(QUICK, lora=None)
+RECIPES = {"lora": QUICK, "full": FULL}
+DEPTHS = {"speed": HALF, "full-depth": Speed(cutoff=1.0)}
 PLAN = "speed(cutoff=1, anchors='bos', decode_from='header', self_only=False)"
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve conversations of one and two turns, of different lengths."""
     rows: list[dict[str, Any]] = [
         {"prompt": f"The key is {n}. " * (1 + n % 3) + "Key?", "answer": f"{n}"} for n in range(6)
@@ -41,7 +45,7 @@ def data(tmp_path: Path) -> Path:
     rows += [
         {"messages": [{"role": role, "content": f"{role} {n}"} for role in ("user", "assistant") * 2]} for n in range(6)
     ]
-    path = tmp_path / "data.jsonl"
+    path = tmp_path_factory.mktemp("data") / "data.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
@@ -54,17 +58,38 @@ def weights(out: Path, recipe: Recipe) -> dict[str, Tensor]:
     return load_file(out / ("model.safetensors" if recipe.lora is None else "adapter_model.safetensors"))
 
 
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has ended; tests leave it as it is."""
+    out = tmp_path_factory.mktemp("trained") / "out"
+    train(data, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted after its first checkpoint; tests leave it as it is."""
+
+    def stop(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path_factory.mktemp("stopped") / "out"
+    with pytest.raises(KeyboardInterrupt):
+        train(data, out, recipe=replace(QUICK, save_every=1), progress=stop)
+    return out
+
+
 def same(first: dict[str, Tensor], second: dict[str, Tensor], tolerance: float = 0.0) -> None:
     assert first.keys() == second.keys()
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("recipe", [QUICK, FULL], ids=["lora", "full"])
-@pytest.mark.parametrize("policy", [HALF, Speed(cutoff=1.0)], ids=["speed", "full-depth"])
-def test_the_loss_falls(data: Path, tmp_path: Path, recipe: Recipe, policy: Speed) -> None:
+@covered(kind=RECIPES, depth=DEPTHS)
+def test_the_loss_falls(data: Path, tmp_path: Path, kind: str, depth: str) -> None:
     steps: list[Progress] = []
-    report = train(data, tmp_path / "out", policy, replace(recipe, steps=30), progress=steps.append)
+    recipe = replace(RECIPES[kind], steps=30)
+    report = train(data, tmp_path / "out", DEPTHS[depth], recipe, progress=steps.append)
     assert report.result.loss_last < 0.7 * report.result.loss_first
     assert [each.step for each in steps] == list(range(1, 31))
     assert (
@@ -122,13 +147,12 @@ def test_every_arm_sees_the_same_batches(data: Path, tmp_path: Path, monkeypatch
     assert orders[0][:6] != orders[0][6:12]  # another order in the second epoch
 
 
-def test_an_adapter_loads_with_its_plan_and_answers_as_in_training(data: Path, tmp_path: Path) -> None:
-    train(data, tmp_path / "out")
-    llm = LLM(tiny_model(), tokenizer=byte_tokenizer(), adapter=tmp_path / "out")
+def test_an_adapter_loads_with_its_plan_and_answers_as_in_training(data: Path, trained: Path) -> None:
+    llm = LLM(tiny_model(), tokenizer=byte_tokenizer(), adapter=trained)
     assert str(llm.plan) == PLAN
     row = read_conversations(data, byte_tokenizer(), length=1000).items[0]
     base = tiny_model()
-    adapted = PeftModel.from_pretrained(base, str(tmp_path / "out"))
+    adapted = PeftModel.from_pretrained(base, str(trained))
     decoder = Decoder(base)
     with decoder.driving(), torch.no_grad():
         expected = packed_logits(decoder, Batch.of([row], "bos", "header"), HALF)
@@ -179,7 +203,9 @@ def test_what_is_left_behind_says_what_it_is_and_names_no_path(data: Path, tmp_p
     assert 'LLM("some-model", adapter="DIRECTORY")' in card
     assert card.startswith("---\nbase_model: some-model\nlibrary_name: peft\n")
     for path in (tmp_path / "out").iterdir():
-        assert str(tmp_path) not in path.read_bytes().decode("utf-8", errors="replace"), path.name
+        said = path.read_bytes().decode("utf-8", errors="replace")
+        assert str(tmp_path) not in said, path.name
+        assert str(data.parent) not in said, path.name
 
 
 def test_mixed_precision_and_checkpointing_train_too(data: Path, tmp_path: Path) -> None:
@@ -210,24 +236,20 @@ def test_an_adapter_for_a_bfloat16_model_is_float32(data: Path, tmp_path: Path) 
         ),
         (lambda data, out: train(data, out, recipe=FULL, resume=True), "lora True before, False now"),
         (lambda data, out: train(data, out, Speed(cutoff=1.0), resume=True), "plan .*speed.* before, 'full' now"),
-        (lambda data, out: train(data.with_name("other.jsonl"), out, resume=True), "data '"),
+        (lambda data, out: train(out.with_name("other.jsonl"), out, resume=True), "data '"),
     ],
     ids=["fresh", "rate", "lora", "plan", "data"],
 )
 def test_another_run_in_the_same_directory_is_refused(
-    change: Callable[[Path, Path], Any], message: str, data: Path, tmp_path: Path
+    change: Callable[[Path, Path], Any], message: str, data: Path, stopped: Path, tmp_path: Path
 ) -> None:
-    def stop(progress: Progress) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(data, tmp_path / "out", recipe=replace(QUICK, save_every=1), progress=stop)
-    data.with_name("other.jsonl").write_text('{"prompt": "a", "answer": "b"}', encoding="utf-8")
+    shutil.copytree(stopped, tmp_path / "out")
+    (tmp_path / "other.jsonl").write_text('{"prompt": "a", "answer": "b"}', encoding="utf-8")
     with pytest.raises(InputError, match=message):
         change(data, tmp_path / "out")
 
 
-def test_there_must_be_something_to_resume(data: Path, tmp_path: Path) -> None:
+def test_there_must_be_something_to_resume(data: Path, trained: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no run to resume.*winnow\.json"):
         train(data, tmp_path / "out", resume=True)
 
@@ -238,9 +260,8 @@ def test_there_must_be_something_to_resume(data: Path, tmp_path: Path) -> None:
         train(data, tmp_path / "out", progress=stop)
     with pytest.raises(InputError, match="stopped before its first checkpoint"):
         train(data, tmp_path / "out", resume=True)
-    train(data, tmp_path / "done")
     with pytest.raises(InputError, match="is finished"):
-        train(data, tmp_path / "done", resume=True)
+        train(data, trained, resume=True)
 
 
 def test_what_cannot_be_trained_is_refused_before_any_work(data: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from covering import marked
 from forked import run_commands
 from hostile import mutate
 from tiny import save_tiny_model
@@ -11,6 +12,7 @@ from winnow import LLM, SamplingParams
 from winnow.errors import WinnowError
 
 FOLDERS = 300
+PARTS = [(part,) for part in range(0, FOLDERS, 50)]
 HARMFUL = {"link", "tensors", "pickled", "quantised", "sparse", "no_object", "layers"}  # none of these may load
 
 
@@ -19,7 +21,7 @@ def model(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.parametrize("part", range(0, FOLDERS, 50))
+@pytest.mark.parametrize("part", marked(PARTS, PARTS[: len(PARTS) // 2]))
 def test_a_damaged_directory_is_one_line_and_nothing_runs(model, tmp_path, part):
     marker, refused = tmp_path / "marker", Counter()
     for seed in range(part, part + 50):

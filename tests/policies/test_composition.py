@@ -6,7 +6,7 @@ import pytest
 import torch
 from composition_reference import CompositionReference
 
-from covering import covered
+from covering import covered, covering, marked
 from driving import advance, decode, logits_of, prefill
 from locret_reference import small_llm
 from winnow import Plan
@@ -89,12 +89,12 @@ def assert_same(got, expected, atol=1e-5):
     torch.testing.assert_close(got, expected, rtol=0, atol=atol)
 
 
+PLAIN = [("llama", plan) for plan in SPEED + STREAMING + LAZY]
+OTHERS = [(name, plan) for name in FAMILIES[1:] for plan in EVERYWHERE]
+
+
+@pytest.mark.parametrize(("name", "plan"), marked(PLAIN + OTHERS, PLAIN + covering(OTHERS, together=1)))
 @pytest.mark.filterwarnings("ignore:lazyllm keeps the units that leave a sliding window")
-@pytest.mark.parametrize(
-    ("name", "plan"),
-    [("llama", plan) for plan in SPEED + STREAMING + LAZY]
-    + [(name, plan) for name in FAMILIES[1:] for plan in EVERYWHERE],
-)
 def test_equals_the_reference(name, plan, ids):
     """Logits, what every head holds, rows, units and bytes, after the prompt and after every step."""
     llm = small_llm(name, prefill_chunk=64)

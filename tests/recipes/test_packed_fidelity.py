@@ -29,6 +29,7 @@ def test_figures_are_those_of_the_distributions():
     assert (every.tokens, every.kind, every.top1) == (3, "all", pytest.approx(2 / 3))
 
 
+@pytest.mark.usefixtures("forking")
 def test_whole_forwards_and_steps_of_winnow_and_transformers_agree(tmp_path):
     llm = LLM(tiny_model())
     [full], [stock] = plan_arms([Plan()], 16), peer_arms(["hf"], {})

@@ -11,7 +11,8 @@ import torch
 from gguf import GGMLQuantizationType as T
 from transformers import PreTrainedModel
 
-from forked import forks
+from covering import covered
+from forked import run
 from gguf_files import TOKENS
 from gguf_models import write_model
 from models import stock_logits
@@ -71,8 +72,7 @@ def test_the_second_load_does_not_convert(file: Path, entry: Path, monkeypatch: 
 FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "packed.json")
 
 
-@pytest.mark.parametrize("name", [*FILES, "model-00000.safetensors"])
-@pytest.mark.parametrize("how", ["cut", "flipped", "gone", "empty"])
+@covered(name=[*FILES, "model-00000.safetensors"], how=["cut", "flipped", "gone", "empty"])
 def test_a_damaged_entry_is_made_again(
     name: str, how: str, file: Path, entry: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,7 +165,7 @@ def test_another_format_is_converted_anew(file: Path, entry: Path, monkeypatch: 
 
 def test_two_processes_at_once(file: Path, home: Path) -> None:
     code = f"from winnow import LLM; print(LLM({str(file)!r}, device='cpu').logits([5, 6]).sum())"
-    both = forks().run([code] * 2)
+    both = run([["-c", code]] * 2)
     assert [each.code for each in both] == [0, 0], both
     assert both[0].out == both[1].out != ""
     assert len(list((home / "gguf").iterdir())) == len(cache.entries()) == 1

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from covering import covering, marked
-from forked import forks
+from forked import python, run
 from gguf_files import TOKENS
 from gguf_models import SCALES, WRITABLE, Written, shape_for, write_model
 from models import stock_logits
@@ -188,15 +188,16 @@ def test_other_cpus_read_the_same_layout_and_the_same_entry(capability: str, tmp
     written = write_model(tmp_path / "m.gguf", "llama", q4_k_m, shape=shape_for(T.Q4_K))
     ids, known = ids_of(20), str(tmp_path / "x.pt")
     torch.save({"ids": ids, "logits": LLM(written.path, device="cpu", dtype="float32").logits(ids)}, known)
-    parts = [LAYOUT, ENTRY.format(str(written.path), known)]
-    for done in forks("import torch, numba, pytest", ATEN_CPU_CAPABILITY=capability).run(parts):
+    parts = [["-c", LAYOUT], ["-c", ENTRY.format(str(written.path), known)]]
+    for done in run(parts, python("import torch, numba, pytest", ATEN_CPU_CAPABILITY=capability)):
         assert done.code == 0, done.err
 
 
 @pytest.mark.full
 def test_kernels_for_another_cpu_read_the_same_layout(tmp_path: Path) -> None:
     """Compiled for it."""
-    [done] = forks("import torch", NUMBA_CPU_NAME="x86-64-v3", NUMBA_CACHE_DIR=str(tmp_path)).run([LAYOUT])
+    other = python("import torch", NUMBA_CPU_NAME="x86-64-v3", NUMBA_CACHE_DIR=str(tmp_path))
+    [done] = run([["-c", LAYOUT]], other)
     assert done.code == 0, done.err
 
 
