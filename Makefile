@@ -14,7 +14,7 @@ define run_tests
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal -m "not threads and ($(1))"
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "threads and ($(1))" $(THREADED)
 endef
-THREADED := tests/kernels tests/engine
+THREADED := tests/kernels tests/engine tests/runtime
 
 test: lint  ## every check that gates a change
 	$(call run_tests,not full)

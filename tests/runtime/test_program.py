@@ -105,6 +105,19 @@ def test_in_bfloat16_it_is_rounded_where_modules_round(family, packed, text):
     assert (got.argmax(-1) == expected.argmax(-1)).float().mean() > 0.9
 
 
+@pytest.mark.threads
+@pytest.mark.parametrize("packed", [False, True])
+def test_threads_change_nothing(packed, text):
+    """Sums of units are merged otherwise, and nothing else."""
+    llm = llm_of("qwen3", torch.bfloat16 if packed else torch.float32, packed)
+    for plan in ("full", SLOWFAST, "streaming(sink=4, recent=12)"):
+        found = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(llm.logits(text, decode_from=PROMPT, plan=plan))
+        torch.testing.assert_close(*found, rtol=0, atol=0.1 if packed else 2e-5)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("family", ["llama-9-3", "mistral"])
 def test_rows_of_many_sequences_and_plans(rows, family, text):

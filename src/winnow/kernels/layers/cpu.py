@@ -184,7 +184,8 @@ def place_row(
 
 @njit(
     types.void(*(types.int64,) * 2, *(types.float32,) * 2, types.boolean),
-    cache=True, parallel=True, nogil=True, error_model="numpy",
+    # Numba would make one loop of two that follow each other: of memory that is named by addresses it sees no use.
+    cache=True, parallel={"fusion": False}, nogil=True, error_model="numpy",
 )  # fmt: skip
 def layers_kernel(frame: int, layers: int, eps: float, scale: float, half: bool) -> None:
     """Take the rows of a frame (see `tables.py`) through its layers.
