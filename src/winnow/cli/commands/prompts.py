@@ -6,7 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from winnow.cli.options import OUTPUT, AdapterOptions, Command, JsonOptions, PromptOptions
+from winnow.cli.command import Command
+from winnow.cli.options import OUTPUT, AdapterOptions, JsonOptions, PromptOptions
 from winnow.sampling import SamplingParams
 
 
