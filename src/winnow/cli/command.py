@@ -24,13 +24,13 @@ class Command:
 
     def __call__(self) -> int:
         module, _, function = self.runs.partition(":")
-        with _ending_at_once():
+        with ending_at_once():
             run = getattr(import_module(module), function)
         return int(run(self))
 
 
 @contextmanager
-def _ending_at_once() -> Iterator[None]:
+def ending_at_once() -> Iterator[None]:
     """Within, Ctrl-C ends the process: while they are imported, libraries take it for an error of another kind."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
         yield

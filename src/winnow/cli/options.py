@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
+from winnow.cli.command import ending_at_once
 from winnow.cli.outputs import check_outputs
 
 if TYPE_CHECKING:
@@ -19,6 +20,17 @@ TASKS = ("passkey", "number", "kv", "multi_needle")
 LENGTHS = (4096,)
 EXAMPLES = 10
 TOY = "needle"
+
+
+def check_plans(kind: Any, given: str | tuple[str, ...] | None) -> None:
+    """Raise PlanError for what is no plan, before models can be loaded; a file is read later."""
+    with ending_at_once():
+        from winnow.plan import Plan
+
+    for text in (given,) if isinstance(given, str) else given or ():
+        if not text.startswith("@"):
+            Plan.parse(text)
+
 
 MODEL, TASK = Group("Model", sort_key=1), Group("Generated tasks", sort_key=2)
 OUTPUT = Group("Output", sort_key=3, validator=check_outputs)
@@ -94,7 +106,7 @@ class PlotOptions(OutOptions):
 class PlansOptions:
     """The plans that a command compares."""
 
-    plan: Annotated[tuple[str, ...], Parameter(alias="-p")] = ()
+    plan: Annotated[tuple[str, ...], Parameter(alias="-p", validator=check_plans)] = ()
     """A plan, or @FILE with one; repeat it for several. `winnow plans` lists policies."""
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from winnow.cli.command import Command
-from winnow.cli.options import OUTPUT, AdapterOptions, JsonOptions, PromptOptions
+from winnow.cli.options import OUTPUT, AdapterOptions, JsonOptions, PromptOptions, check_plans
 from winnow.sampling import SamplingParams
 
 
@@ -15,7 +15,7 @@ from winnow.sampling import SamplingParams
 class OwnPlan:
     """The one plan that a command runs."""
 
-    plan: Annotated[str | None, Parameter(alias="-p")] = None
+    plan: Annotated[str | None, Parameter(alias="-p", validator=check_plans)] = None
     """Default: full, or what the model or adapter was trained for."""
     sampling: Annotated[SamplingParams, Parameter(name="*")] = field(default_factory=SamplingParams)
 
