@@ -17,7 +17,7 @@ from benchmarks.speed_plots import plot_speed
 from winnow import Plan
 from winnow.cli.deliver import deliver
 from winnow.cli.inputs import parse_plans
-from winnow.cli.options import need_matplotlib
+from winnow.cli.outputs import need_matplotlib
 from winnow.cli.terminal import Meter, console, interruptible, write_json
 from winnow.errors import InputError
 from winnow.reading import read_text

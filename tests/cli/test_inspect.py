@@ -157,7 +157,7 @@ def test_the_figure_fits_any_model(layers, heads):
 
 def test_retained_needs_matplotlib(refuses, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("winnow.cli.options.find_spec", lambda name: None)
+    monkeypatch.setattr("winnow.cli.outputs.find_spec", lambda name: None)
     said = refuses("hello", "-m", tiny, "-p", "streaming", "--retained", "a.png")
     assert all(word in said for word in ("--retained needs matplotlib", "bench"))
     assert not list(tmp_path.iterdir())

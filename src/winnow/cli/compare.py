@@ -16,6 +16,8 @@ from winnow.evaluation.compare import compare as compare_tasks
 from winnow.evaluation.compare import compare_document, document_case, finished, summarise, with_full
 from winnow.evaluation.evaluate import Record, cases, check_lengths, environment
 from winnow.evaluation.fidelity import Fidelity, fidelities
+from winnow.plan import Plan
+from winnow.runtime.llm import LLM
 from winnow.tasks import Task
 
 ANSWER_TOKENS = 128
@@ -49,11 +51,9 @@ def compare(options: Compare) -> int:
     answers = of_length * len(lengths)
     records: list[Record] = collect("comparing", sum(lengths) * of_length, f"{answers} answers", ask, len(plans))
     complete, found = len(records) == answers, list[Fidelity]()
-    if asked is not None and complete and len(plans) > 1:
-        text = [*ids, *next(record.token_ids for record in records if record.plan == "full")]
-        follow = partial(fidelities, llm, text, plans, len(ids))
-        measured = collect("measuring", len(text) * len(plans), f"{len(plans)} plans", follow)
-        complete, found = len(measured) == len(plans), [each for each, _ in measured[1:]]
+    if asked is not None and complete:
+        found = _fidelities(llm, plans, ids, records)
+        complete = len(found) == len(plans) - 1
     judged = finished(records, len(plans))
     rows = summarise(judged)
     figures = {
@@ -65,6 +65,15 @@ def compare(options: Compare) -> int:
     draw = partial(plot_comparison, rows=rows) if rows else None
     shown = partial(show, rows, judged, found, model)
     return deliver(Delivered("compare", figures, shown, draw, complete, about), options)
+
+
+def _fidelities(llm: LLM, plans: list[Plan], ids: list[int], records: list[Record]) -> list[Fidelity]:
+    """Of every plan but full attention, which comes first, along the answer that it gave."""
+    if len(plans) == 1:
+        return []
+    text = [*ids, *next(record.token_ids for record in records if record.plan == "full")]
+    follow = partial(fidelities, llm, text, plans, len(ids))
+    return [each for each, _ in collect("measuring", len(text) * len(plans), f"{len(plans)} plans", follow)][1:]
 
 
 def _asked(options: Compare) -> tuple[Prompt | None, list[Task]]:

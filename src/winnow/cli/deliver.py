@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from winnow.cli.options import INTERRUPTED, JsonOptions
+from winnow.cli.command import INTERRUPTED
+from winnow.cli.options import JsonOptions
 from winnow.cli.terminal import console, print_json, write_json
 
 NOTE = "interrupted; this is what was finished"

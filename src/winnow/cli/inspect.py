@@ -6,11 +6,12 @@ from typing import Any
 
 from rich.table import Table
 
+from winnow.cli.command import INTERRUPTED
 from winnow.cli.commands.look import Inspect
 from winnow.cli.deliver import Record, deliver
 from winnow.cli.inputs import fitted_ids, parse_plan, read_prompt
 from winnow.cli.inspect_plot import plot_retained
-from winnow.cli.options import INTERRUPTED, JsonOptions
+from winnow.cli.options import JsonOptions
 from winnow.cli.terminal import Meter, console, interruptible, new_table, say, write_text
 from winnow.cli.words import explained
 from winnow.errors import InputError

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from cyclopts import App, CycloptsError, Parameter, Token, convert
 
-from winnow.cli.options import INTERRUPTED
+from winnow.cli.command import INTERRUPTED
 from winnow.errors import WinnowError
 
 COMMANDS = {

@@ -1,64 +1,35 @@
 """The options that commands share, each a field of a dataclass that a command inherits; nothing here loads torch."""
 
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from importlib.util import find_spec
-from itertools import combinations
 from pathlib import Path
-from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import ArgumentCollection, Group, Parameter
+from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from winnow.errors import InputError, MissingExtraError
+from winnow.cli.command import ending_at_once
+from winnow.cli.outputs import check_outputs
 
 if TYPE_CHECKING:
     from winnow.runtime.llm import LLM
 
-INTERRUPTED = 130  # exit code: 128 + SIGINT
 MOST_THREADS = 4 * (os.cpu_count() or 1)  # far more crash torch, and nothing gets faster
 TASKS = ("passkey", "number", "kv", "multi_needle")
 LENGTHS = (4096,)
 EXAMPLES = 10
 TOY = "needle"
 
-PICTURES = ("--plot", "--retained")
 
+def check_plans(kind: Any, given: str | tuple[str, ...] | None) -> None:
+    """Raise PlanError for what is no plan, before models can be loaded; a file is read later."""
+    with ending_at_once():
+        from winnow.plan import Plan
 
-def check_outputs(arguments: ArgumentCollection) -> None:
-    """Raise InputError where a file cannot be written or is named twice, MissingExtraError where none can be drawn."""
-    given = {each.name: each.value if each.has_tokens else each.field_info.default for each in arguments}
-    paths = {name: path for name, path in given.items() if isinstance(path, Path)}
-    for (one, path), (other, same) in combinations(paths.items(), 2):
-        if path.resolve() == same.resolve():
-            raise InputError(f"{one} and {other} are both {path}; give two names")
-    for name, path in paths.items():
-        check_writable(path)
-        if name in PICTURES:
-            need_matplotlib(name)
-
-
-def check_writable(path: Path) -> None:
-    """Raise InputError where the file cannot be written; a new one is not left behind."""
-    new = not path.exists()
-    try:
-        with path.open("ab"):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    if new:
-        path.unlink()
-
-
-def need_matplotlib(option: str) -> None:
-    """Raise MissingExtraError where plots cannot be drawn."""
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError(f"{option} needs matplotlib; install winnow with its extra 'bench'")
+    for text in (given,) if isinstance(given, str) else given or ():
+        if not text.startswith("@"):
+            Plan.parse(text)
 
 
 MODEL, TASK = Group("Model", sort_key=1), Group("Generated tasks", sort_key=2)
@@ -68,36 +39,6 @@ AtLeast2 = Annotated[int, Parameter(validator=Number(gte=2))]
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lte=2**63 - 1))]
 ChatTemplate = Annotated[bool | None, Parameter(negative="--no-chat")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Command:
-    """Options that are called when they are filled. runs: "module:function", which takes them; imported only then."""
-
-    runs: ClassVar[str]
-
-    def __init_subclass__(cls, runs: str = "", **others: Any) -> None:
-        super().__init_subclass__(**others)
-        cls.runs = runs
-
-    def __call__(self) -> int:
-        module, _, function = self.runs.partition(":")
-        with _ending_at_once():
-            run = getattr(import_module(module), function)
-        return int(run(self))
-
-
-@contextmanager
-def _ending_at_once() -> Iterator[None]:
-    """Within, Ctrl-C ends the process: while they are imported, libraries take it for an error of another kind."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +106,7 @@ class PlotOptions(OutOptions):
 class PlansOptions:
     """The plans that a command compares."""
 
-    plan: Annotated[tuple[str, ...], Parameter(alias="-p")] = ()
+    plan: Annotated[tuple[str, ...], Parameter(alias="-p", validator=check_plans)] = ()
     """A plan, or @FILE with one; repeat it for several. `winnow plans` lists policies."""
 
 

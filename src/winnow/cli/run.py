@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.table import Table
 
+from winnow.cli.command import INTERRUPTED
 from winnow.cli.commands.prompts import Run
 from winnow.cli.inputs import fitted_ids, parse_plan, read_prompt
 from winnow.cli.inspect_model import report_of, weights_line
-from winnow.cli.options import INTERRUPTED
 from winnow.cli.stats_view import stats_table
 from winnow.cli.terminal import Meter, console, interruptible, print_json
 from winnow.engine.request import Completion

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Group
 
+from winnow.cli.command import INTERRUPTED
 from winnow.cli.commands.train import Training
 from winnow.cli.deliver import Record, deliver
-from winnow.cli.options import INTERRUPTED, JsonOptions
+from winnow.cli.options import JsonOptions
 from winnow.cli.tables import facts
 from winnow.cli.terminal import Meter, interruptible
 from winnow.learn.directory import last_checkpoint

@@ -7,13 +7,13 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from winnow.cli.command import Command
 from winnow.cli.options import (
     OUTPUT,
     AdapterOptions,
     AtLeast1,
     AtLeast2,
     ChatTemplate,
-    Command,
     DocumentOptions,
     OutOptions,
     PlansOptions,

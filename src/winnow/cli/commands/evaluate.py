@@ -7,13 +7,13 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from winnow.cli.command import Command
 from winnow.cli.main import COMMANDS, new_app
 from winnow.cli.options import (
     TASK,
     AdapterOptions,
     AtLeast1,
     AtLeast2,
-    Command,
     OutOptions,
     PlansOptions,
     PlotOptions,

@@ -7,18 +7,19 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from winnow.cli.command import Command
 from winnow.cli.main import COMMANDS, new_app
 from winnow.cli.options import (
     OUTPUT,
     AdapterOptions,
     AtLeast1,
     AtLeast2,
-    Command,
     DocumentOptions,
     JsonOptions,
     PlotOptions,
     PromptOptions,
     TaskOptions,
+    check_plans,
 )
 
 app = new_app("diagnose", COMMANDS["diagnose"][1])
@@ -49,7 +50,7 @@ class Support(_Diagnosis, Command, runs="winnow.cli.diagnose:support"):
     This is what `slowfast` lives on. Looks at full attention.
     """
 
-    plan: Annotated[str | None, Parameter(alias="-p")] = None
+    plan: Annotated[str | None, Parameter(alias="-p", validator=check_plans)] = None
     """When and how to select: "slowfast(...)"."""
     budget: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
     """Units that it selects. Default: a sixteenth of the prompt."""
@@ -67,7 +68,7 @@ class Inspect(PromptOptions, AdapterOptions, JsonOptions, Command, runs="winnow.
     And, where the plan evicts units, which of them each KV head kept.
     """
 
-    plan: Annotated[str, Parameter(alias="-p")] = "lazyllm"
+    plan: Annotated[str, Parameter(alias="-p", validator=check_plans)] = "lazyllm"
     """What to spend; `winnow plans` lists policies."""
     max_tokens: AtLeast1 = 32
     """The most new tokens."""

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from winnow.cli.command import Command
 from winnow.cli.main import COMMANDS, new_app
-from winnow.cli.options import AdapterOptions, Command, JsonOptions
+from winnow.cli.options import AdapterOptions, JsonOptions
 
 app = new_app("cache", COMMANDS["cache"][1])
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from winnow.cli.options import OUTPUT, AdapterOptions, Command, JsonOptions, PromptOptions
+from winnow.cli.command import Command
+from winnow.cli.options import OUTPUT, AdapterOptions, JsonOptions, PromptOptions, check_plans
 from winnow.sampling import SamplingParams
 
 
@@ -14,7 +15,7 @@ from winnow.sampling import SamplingParams
 class OwnPlan:
     """The one plan that a command runs."""
 
-    plan: Annotated[str | None, Parameter(alias="-p")] = None
+    plan: Annotated[str | None, Parameter(alias="-p", validator=check_plans)] = None
     """Default: full, or what the model or adapter was trained for."""
     sampling: Annotated[SamplingParams, Parameter(name="*")] = field(default_factory=SamplingParams)
 

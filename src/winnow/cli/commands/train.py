@@ -7,8 +7,9 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from winnow.cli.command import Command
 from winnow.cli.main import COMMANDS, new_app
-from winnow.cli.options import AdapterOptions, Command, JsonOptions, ModelOptions
+from winnow.cli.options import AdapterOptions, JsonOptions, ModelOptions
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.recipe import Recipe
 

@@ -217,7 +217,7 @@ function drawKept() {
   const [least, most] = [Math.min(...sizes), Math.max(...sizes)];
   const units = least < most ? `${number(least)} to ${number(most)}` : number(most);
   const rows = count > 1 ? `${count} moments from the first, on top, to the last` : "the moment when the prompt was there";
-  say($("moments"), `From left to right the text; ${rows}. At the end a KV head keeps `, ["b", units], ` of ${number(kept.tokens)} tokens.`);
+  say($("moments"), `From left to right the text; ${rows}. At the end a KV head keeps `, ["b", units], ` of ${number(kept.tokens)} tokens, those included that no budget counts: the prompt's last, and what is newer than the last eviction.`);
   kept.draw();
 }
 
