@@ -151,7 +151,7 @@ def test_forks_share_caches_as_their_origin_does(llm, text):
 @covered(name=CONFIGS, keep=["", " + streaming(sink=2, recent=9)"])
 def test_the_last_layer_alone_is_what_it_would_have_computed(name, keep, text):
     """Its projections of what enters it are its own units, so nothing changes."""
-    llm = LLM(small_model(name), prefill_chunk=7)
+    llm, text = LLM(small_model(name), prefill_chunk=7), text[: PROMPT + 6]
     expected = llm.logits(text, decode_from=PROMPT, plan=keep.removeprefix(" + ") or "full")
     for plan in (f"pop(cutoff={LAYERS - 1})", f"swiftkv(cutoff={LAYERS - 1})"):
         got = llm.logits(text, decode_from=PROMPT, plan=plan + keep)

@@ -36,6 +36,12 @@ def listing(llm):
     return run.Bench(llm, 1).cases("kv_list-16-forced", 640)[0]
 
 
+@pytest.fixture(scope="module")
+def whole(llm, listing):
+    """What full attention says of the listing: which values are right, and what it cost."""
+    return forced(llm, Plan(), listing)
+
+
 def test_all_arms_can_be_run_and_stand_after_the_one_they_are_matched_with(llm):
     names = [arm.name for arm in arms.arms()]
     assert len({run.record_name(name, "kv", 4096) for name in names}) == len(names)
@@ -72,11 +78,11 @@ def test_digits_of_each_value_are_what_is_scored(llm):
 
 
 @pytest.mark.parametrize("plan", ["full", SLOWFAST.format(budget=40)])
-def test_forced_listing_is_scored_as_the_logits_of_the_same_plan_say(llm, listing, plan):
+def test_forced_listing_is_scored_as_the_logits_of_the_same_plan_say(llm, listing, whole, plan):
     reply = reply_of(listing.example, llm.tokenizer)
     predicted = llm.logits([*listing.ids, *reply.tokens[:-1]], decode_from=len(listing.ids), plan=plan).argmax(-1)
     right = [all(predicted[i] == reply.tokens[i] for i in value) for value in reply.values]
-    found, stats = forced(llm, Plan.parse(plan), listing)
+    found, stats = whole if plan == "full" else forced(llm, Plan.parse(plan), listing)
     assert list(found) == right
     assert stats.slow_steps + stats.fast_steps == len(reply.tokens) - 1
     if plan == "full":
@@ -86,8 +92,8 @@ def test_forced_listing_is_scored_as_the_logits_of_the_same_plan_say(llm, listin
         assert sum(found) < 16
 
 
-def test_a_wrong_digit_in_the_reply_is_not_predicted(llm, listing):
-    found, _ = forced(llm, Plan(), listing)
+def test_a_wrong_digit_in_the_reply_is_not_predicted(llm, listing, whole):
+    found, _ = whole
     place = found.index(True)
     value = listing.example.answers[place][-6:-1]
     wrong = value[:-1] + str((int(value[-1]) + 5) % 10)
