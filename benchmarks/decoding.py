@@ -165,8 +165,8 @@ def _turn(llm: LLM, plan: Plan, length: int, fed: list[list[int]], most: int) ->
 
 def _batch(llm: LLM, plan: Plan, length: int, new: int, size: int) -> list[Session]:
     """`size` sessions with units of their own, the same random ones."""
-    first = filled(llm, plan, random_units(llm, length), new)
-    return [first, *(first.fork() for _ in range(size - 1))]
+    units = random_units(llm, length)
+    return [filled(llm, plan, units, new) for _ in range(size)]
 
 
 def _so_far(sessions: Sequence[Session]) -> tuple[int, int]:

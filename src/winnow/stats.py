@@ -17,8 +17,8 @@ class Stats:
     prefill reads.
 
     Memory is total_bytes. No figure in bytes counts the index of positions that every layer has under any plan (8 bytes
-    a token), working memory of a step, or weights. Each of several samples of one prompt counts the prefill that they
-    share; of the memory of units that they share it holds a part.
+    a token), working memory of a step, or weights. Each of several samples of one prompt counts the prefill and
+    the units that they share.
     """
 
     prompt_tokens: int = 0

@@ -105,11 +105,8 @@ def test_any_history_of_forks_equals_lists(seed):
             caches.pop(at)
         for each, wanted in caches:
             check(each, [wanted] * KV_HEADS)
-    del cache, each  # one that is gone shares nothing any more
-    shared = {id(slab): slots for each, _ in caches for slab, slots in each.memory._shared}
-    held = sum(each.held_nbytes for each, _ in caches)
-    own = sum(each._own_high * each.unit_bytes for each, _ in caches)
-    assert held == pytest.approx(own + sum(shared.values()) * caches[0][0].unit_bytes, abs=len(caches))
+    for each, _ in caches:
+        assert each.nbytes <= each.held_nbytes <= each.allocated_nbytes
 
 
 def test_a_fork_shares_no_memory():

@@ -137,7 +137,7 @@ def test_a_disk_that_fills_up_while_heads_are_trained(winnow, tiny, tmp_path, mo
     ("params", "words"),
     [
         ({"max_tokens": 2}, "params must be SamplingParams, not a dict; write SamplingParams"),
-        ([SamplingParams()], "not a list; give one for all prompts"),
+        ([SamplingParams()] * 2, "2 for 1 prompts; give one for all|not a list"),
     ],
 )
 def test_parameters_of_another_kind(tiny, params, words):

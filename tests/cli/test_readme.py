@@ -36,6 +36,9 @@ def test_the_options_it_shows_exist():
 
 @pytest.mark.skipif(not NEEDLE.is_file(), reason="the bundled model is absent")
 def test_its_python_runs(capsys):
-    (block,) = blocks("python")
-    exec(compile(block, "README.md", "exec"), {})
+    first, second = blocks("python")
+    names: dict[str, object] = {}
+    exec(compile(first, "README.md", "exec"), names)
     assert "streaming(sink=4, recent=1024)" in capsys.readouterr().out
+    exec(compile(second, "README.md", "exec"), names)
+    assert capsys.readouterr().out.count("\n2 ") > 1

@@ -272,7 +272,7 @@ def test_forks_of_a_long_prompt_share_its_units_and_nothing_else(llm, plan):
     if plan == "full":
         prompt = sum(cache.unit_bytes for cache in first.state.caches) * 150
         assert resident(sessions) < 1.2 * prompt
-        assert sum(sum(each.state.held()) for each in sessions) <= 1.02 * alone_held
+        assert sum(first.state.held()) == prompt + prompt // 150 > alone_held  # each counts what it reaches
     rows = [[begin[0]] for _ in sessions]
     for at in range(9):
         for session, way, mine in zip(sessions, ways, rows, strict=True):

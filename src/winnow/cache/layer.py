@@ -98,14 +98,14 @@ class LayerCache:
     def held_nbytes(self) -> int:
         """Bytes of memory that units have filled and that has not been given back: of the most live at once since.
 
-        Of memory that forks share it is a part: together theirs are what there is.
+        Memory that forks share counts for each of them.
         """
-        return round((self._own_high + self.memory.shared_slots) * self.unit_bytes)
+        return (self._own_high + self.memory.offset) * self.unit_bytes
 
     @property
     def allocated_nbytes(self) -> int:
-        """Bytes reserved for units, of what is shared a part."""
-        return round(self.memory.nbytes)
+        """Bytes reserved for units."""
+        return self.memory.nbytes
 
     @property
     def held_beside_nbytes(self) -> int:
@@ -308,9 +308,9 @@ class LayerCache:
         Behind shared slots the slab alone grows, as long as most of these live.
         """
         needed, offset = self.length + rows, self.memory.offset
-        if offset and 2 * self._live_shared >= offset:
-            own = self.stop - offset
-            self.memory.grow(max(own + rows, int(self.slab.capacity * GROWTH), LEAST), self.stop)
+        own = max(self.stop - offset + rows, int(self.slab.capacity * GROWTH), LEAST)
+        if offset and 2 * self._live_shared >= offset and (self._limit is None or offset + own <= self._limit):
+            self.memory.grow(own, self.stop)
             self._widen()
             return
         capacity = self.slab.capacity

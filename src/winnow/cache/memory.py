@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import cached_property
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ class Slab:
     def __init__(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self.keys = torch.empty(kv_heads, capacity, head_dim, dtype=dtype, device=device)
         self.values = torch.empty(kv_heads, capacity, head_dim, dtype=dtype, device=device)
-        self.holders: WeakSet[Memory] = WeakSet()  # those that share it
 
     @property
     def capacity(self) -> int:
@@ -55,14 +53,9 @@ class Memory:
         return self.offset + self.own.capacity
 
     @property
-    def nbytes(self) -> float:
-        """Bytes reserved, of what is shared its part."""
-        return self.own.nbytes + sum(slab.nbytes / len(slab.holders) for slab, _ in self._shared)
-
-    @property
-    def shared_slots(self) -> float:
-        """The slots that are shared, each divided by those who do."""
-        return sum(slots / len(slab.holders) for slab, slots in self._shared)
+    def nbytes(self) -> int:
+        """Bytes reserved, also of what is shared."""
+        return self.own.nbytes + sum(slab.nbytes for slab, _ in self._shared)
 
     def pieces(self, start: int, stop: int) -> list[tuple[Slab, int, int]]:
         """Where the slots `[start, stop)` lie: slabs, and in each the first slot and the one behind the last."""
@@ -97,20 +90,15 @@ class Memory:
 
     def settle(self, slab: Slab) -> None:
         """From now on all slots are those of `slab`, into which what lives has been moved."""
-        for each, _ in self._shared:
-            each.holders.discard(self)
         self._shared, self.offset, self.own = [], 0, slab
 
     def fork(self, stop: int) -> "Memory":
         """The same units up to slot `stop` once more, in shared memory but for a few."""
         if stop - self.offset > COPIED:
             self._shared.append((self.own, stop - self.offset))
-            self.own.holders.add(self)
             self.offset, self.own = stop, self._make(0)
         twin = Memory(self._make, self.own.capacity)
         twin._shared, twin.offset = list(self._shared), self.offset
-        for slab, _ in self._shared:
-            slab.holders.add(twin)
         twin.write(self.offset, *self.own.run(0, stop - self.offset))
         return twin
 
@@ -120,8 +108,6 @@ class Memory:
         for slab, slots in self._shared:
             if first < stop:
                 kept.append((slab, min(slots, stop - first)))
-            else:
-                slab.holders.discard(self)
             first += slots
         if stop < self.offset:
             self.own = self._make(0)

@@ -37,10 +37,6 @@ class View:
         return self.positions.shape[-1]
 
     @property
-    def kv_heads(self) -> int:
-        return self.runs[0][0].shape[0]
-
-    @property
     def keys(self) -> Tensor:
         """[kv_heads, units, head_dim]; a copy where there are several runs."""
         return self._joined[0]

@@ -49,14 +49,24 @@ class Background:
         return number
 
     def _run(self) -> None:
+        try:
+            self._step()
+        finally:  # whatever ended it, the next request begins another
+            with self._changed:
+                self._thread = None
+
+    def _step(self) -> None:
         while True:
             with self._changed:
                 if not self._changed.wait_for(lambda: not self._engine.idle, LINGER_S):
-                    self._thread = None
+                    self._thread = None  # before anyone else can look
                     return
             outputs = self._engine.step()
             with self._changed:
                 heard = [(self._listeners.get(output.request_id), output) for output in outputs]
             for listener, output in heard:
-                if listener is not None:
-                    listener(output)
+                try:
+                    if listener is not None:
+                        listener(output)
+                except RuntimeError:  # its event loop is closed
+                    self._engine.abort(output.request_id)

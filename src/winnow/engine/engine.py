@@ -69,7 +69,7 @@ class Engine:
         self._running: list[Entry] = []
         self._aborted: set[int] = set()
         self._outputs: list[Output] = []
-        self._count, self._closed = 0, False
+        self._count, self._closed, self._busy = 0, False, False
         self._inbox = threading.Lock()  # of what other threads reach: never held during a step
         self._stepping = threading.RLock()
 
@@ -117,9 +117,10 @@ class Engine:
             if not 0 < request_id <= self._count:
                 raise InputError(f"there is no request {request_id}")
             self._aborted.add(request_id)
-        if self._stepping.acquire(blocking=False):  # else whoever steps does it
+        if self._stepping.acquire(blocking=False):  # else whoever steps does it, this thread too
             try:
-                self._sweep()
+                if not self._busy:
+                    self._sweep()
             finally:
                 self._stepping.release()
 
@@ -134,8 +135,11 @@ class Engine:
                 allowed = self.max_step_tokens
                 if self._pace is not None:
                     allowed = min(allowed, decodes + self._pace.rows)
-                started = time.perf_counter()
-                fed = step(self._llm.decoder, jobs, allowed)
+                started, self._busy = time.perf_counter(), True
+                try:
+                    fed = step(self._llm.decoder, jobs, allowed)
+                finally:
+                    self._busy = False
                 if self._pace is not None:
                     self._pace.note(fed, time.perf_counter() - started)
             self._sweep()

@@ -45,10 +45,12 @@ class Entry:
         try:
             # The last of the new tokens is never fed.
             state, prompt = admit(decoder, tokenizer, request.plan, request.ids, request.params.max_tokens - 1, chunk)
-        except Exception as error:
+            self.progress(state.omitted)
+        except BaseException as error:
             self.end("error", error)
+            if not isinstance(error, Exception):
+                raise
             return
-        self.progress(state.omitted)
         self.jobs = [_Prompt(state, prompt, progress=self.progress, entry=self, tokenizer=tokenizer)]
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:

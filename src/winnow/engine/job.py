@@ -86,7 +86,8 @@ def step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
         done, last = _go_on(decoder, job, left)
         left -= done
         ended += last
-    ended += _feed(decoder, together, decodes)
+    with _ending(*(job for job, _ in ended)):
+        ended += _feed(decoder, together, decodes)
     if ended:
         with _ending(*(job for job, _ in ended)):
             logits = logits_of(decoder, torch.cat([hidden for _, hidden in ended]))

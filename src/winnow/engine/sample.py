@@ -76,7 +76,9 @@ class Sample(Job):
         self.end("error", error)
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:
-        """Stop where it is."""
+        """Stop where it is; of one that has ended: nothing."""
+        if self.finish_reason is not None:
+            return
         self.token, self.finish_reason, self.error = None, reason, error
         self._end([], "")
 
@@ -96,7 +98,7 @@ class Sample(Job):
         """Give the bytes back, while others still run, and hand out what text was held."""
         self.state.measure()
         self.state.release()
-        if self.text is not None:
+        if self.text is not None and self.finish_reason != "error":
             piece += self.text.finish()
             if self.text.stopped and self.finish_reason == "length":
                 self.finish_reason = "stop"

@@ -62,7 +62,6 @@ def admit(
     decoder: Decoder, tokenizer: PreTrainedTokenizerBase | None, plan: Plan, ids: list[int], new: int, chunk: int
 ) -> tuple[Sequence, list[int]]:
     """A sequence for a prompt and up to `new` tokens after it, and the prompt's tokens that the model gets to see."""
-    decoder.locate()
     scorer = ModelScorer(decoder, tokenizer, chunk)
     kept = [ids[i] for i in plan.compute.shorten(ids, scorer)]
     deep = plan.compute.deep(kept, scorer)

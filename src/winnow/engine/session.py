@@ -72,7 +72,7 @@ class Session:
             self._check_room(len(tokens))
             fed = _Fed(self._begun, [], tokens[0], following=tokens[1:])
             self._fed += len(tokens)
-        run(self._llm.decoder, [fed], self._llm.prefill_chunk)
+        self._run([fed], self._llm.prefill_chunk)
         took = time.perf_counter() - start
         self._seconds[1] += took
         if first:
@@ -115,7 +115,7 @@ class Session:
         llm, started = self._llm, time.perf_counter() - self._seconds[0]
         sample = Sample.of(request, self.state, llm.tokenizer, started)
         sample.take(self.logits)
-        run(llm.decoder, [sample], llm.prefill_chunk)
+        self._run([sample], llm.prefill_chunk)
         return sample.completion()
 
     @property
@@ -164,6 +164,14 @@ class Session:
         self._begun.observer = self._observer
         return self._begun
 
+    def _run(self, jobs: Sequence[Job], rows: int) -> None:
+        """Step until they have been fed; what is interrupted half-way is closed, since nobody can go on from there."""
+        try:
+            run(self._llm.decoder, jobs, rows)
+        except BaseException:
+            self.close()
+            raise
+
     def _check_room(self, tokens: int) -> None:
         if not self.state.caches:
             raise InputError("the session is closed; make a new one")
@@ -180,7 +188,12 @@ def feed_together(sessions: Sequence[Session], tokens: Sequence[int]) -> Tensor:
         session._check_room(1)
     start = time.perf_counter()
     fed = [_Fed(session.state, [], token) for session, token in zip(sessions, tokens, strict=True)]
-    run(sessions[0]._llm.decoder, fed, len(fed))
+    try:
+        run(sessions[0]._llm.decoder, fed, len(fed))
+    except BaseException:
+        for session in sessions:
+            session.close()
+        raise
     for session, each in zip(sessions, fed, strict=True):
         session.logits = each.rows[-1]
         session._fed += 1
@@ -213,7 +226,9 @@ def _fill(state: State, keys: Tensor, values: Tensor) -> None:
         # Where only the tokens that the plan names at the start stay in a layer, only theirs are given to it.
         places = torch.tensor(known.get(held[layer], range(length)), dtype=torch.int64, device=device)
         for positions in places[cache.length :].split(state.chunk):  # the first token's units may be there
-            cache.append(keys[:, positions], values[:, positions], positions)
+            first, last = int(positions[0]), int(positions[-1])
+            consecutive = last - first + 1 == len(positions)
+            cache.append(keys[:, positions], values[:, positions], positions, first if consecutive else None)
             state.plan.keep.evict(cache, shape.windows[layer])
         if state.plan.keep.boundary(0, length) is not None:
             state.plan.keep.compress(cache, Moment(length, length, shape.windows[layer], HEADROOM, nothing, True))

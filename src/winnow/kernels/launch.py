@@ -9,7 +9,7 @@ import time
 import torch
 
 log = logging.getLogger(__name__)
-MODULES = ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill", "dots.cpu", "select.cpu", "pack.cpu")
+MODULES = ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill", "dots.cpu", "select.cpu", "pack.cpu", "layers.cpu")
 
 
 @functools.cache

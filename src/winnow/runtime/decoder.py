@@ -123,7 +123,7 @@ class Decoder:
         return Program(self)
 
     def locate(self) -> None:
-        """Find the weights anew if they have moved; called when a sequence is admitted: while it runs they stay."""
+        """Find the weights anew if they have moved, as libraries move them that put adapters in; before every pass."""
         places = [parameter.data_ptr() for parameter in self.tree.parameters()]
         if places != self._places:
             self._places = places

@@ -23,6 +23,7 @@ def walk(
     that reached the end of the last layer, the last token's last; none where the compute policy waits for the rest of
     the prompt. The states are one step further then, and of no use if the walk is not finished.
     """
+    decoder.locate()
     ids = torch.tensor([token for _, tokens in batch for token in tokens], device=decoder.device)
     everywhere = torch.tensor(
         [position for state, tokens in batch for position in range(state.position, state.position + len(tokens))],

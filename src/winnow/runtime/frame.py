@@ -215,7 +215,8 @@ def _takes(segment: Segment, cache: LayerCache, layer: int) -> bool:
     sequence = segment.sequence
     keep, scored = sequence.plan.keep, sequence.plan.keep.scores_units(sequence.shape.windows[layer])
     return not (
-        not cache.rotated
+        not sequence.plan.store.identity
+        or not cache.rotated
         or cache.norms is not None
         or layer in sequence.signals[True]
         or layer in sequence.projections

@@ -35,12 +35,15 @@ class Program:
         self.rotated = [kind is not NOT_ROTATED for kind in decoder.rope_kinds]
         self.rope_kinds, self.rotary = decoder.rope_kinds, decoder.rotary
         self._memory: dict[str, Tensor] = {}
+        # Held, since what is gone would be read all the same: only addresses of it are known.
+        self._weights = [parameter.data for parameter in decoder.tree.parameters()]
         records: list[list[int] | None] = [None] * len(decoder.layers)
         if _possible(decoder):
             first = decoder.layers[0]
             self.eps, self.scale = first.input_layernorm.variance_epsilon, first.self_attn.scaling
             self.mlp = first.mlp.gate_proj.out_features
-            records = [_described(layer, decoder.dtype) for layer in decoder.layers]
+            facts = _facts(first)
+            records = [_described(layer, decoder.dtype) if _facts(layer) == facts else None for layer in decoder.layers]
         self._takes = [record is not None for record in records]
         self.layers = np.array([record or [0] * t.LAYER for record in records], dtype=np.int64)
         taken = [layer for layer, takes in zip(decoder.layers, self._takes, strict=True) if takes]
@@ -83,9 +86,18 @@ def _possible(decoder: Decoder) -> bool:
     )
 
 
+def _facts(layer: Any) -> tuple[Any, ...]:
+    """What has to be the same in all layers that are taken together."""
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [norm for name in ("q_norm", "k_norm") if (norm := getattr(layer.self_attn, name, None)) is not None]
+    eps = {norm.variance_epsilon for norm in norms}
+    widths = [(getattr(each, "out_features", 0), getattr(each, "in_features", 0)) for each in _products(layer)]
+    return type(layer), type(layer.mlp.act_fn), layer.self_attn.scaling, eps, widths
+
+
 def _described(layer: Any, dtype: torch.dtype) -> list[int] | None:
     """The record of a layer, or None where a module is not what it should be or something is hooked to one."""
-    if any(module._forward_hooks or module._forward_pre_hooks for module in layer.modules()):
+    if any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in layer.modules()):
         return None
     attention = layer.self_attn
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
@@ -106,7 +118,7 @@ def _products(layer: Any) -> list[nn.Module]:
 
 def _product(module: Any, dtype: torch.dtype) -> list[int] | None:
     """The record of a linear layer, or None where the kernel cannot serve it."""
-    bias = module.bias
+    bias = getattr(module, "bias", None)
     if bias is not None and (bias.dtype != dtype or not bias.is_contiguous()):
         return None
     place = 0 if bias is None else bias.data_ptr()

@@ -94,7 +94,7 @@ def rotate(x: int, cos: int, sin: int, head_dim: int, room: int, half: bool) -> 
 
 @njit(cache=True, error_model="numpy")
 def gate_with(gate: int, up: int, first: int, last: int, half: bool) -> None:
-    """gate = silu(gate) * up for outputs [first, last), and up to sixteen on both sides: there it is done again."""
+    """gate = silu(gate) * up for outputs [first, last), multiples of sixteen."""
     size = 2 if half else 4
     for i in range(first * size, last * size, 16 * size):
         value = load(gate + i, half)

@@ -76,7 +76,10 @@ class KeepPolicy(Policy):
         return cache_spans(cache, rows, window)
 
     def evict(self, cache: "LayerCache", window: int | None) -> None:
-        """Drop what no later row may see, after the attention of a step in a layer."""
+        """Drop what no later row may see, once it is known what the rows of a step read in a layer.
+
+        With `LayerCache.drop`, which moves nothing: the rows may not have read it yet.
+        """
         evict_outside(cache, window)
 
     def boundary(self, known: int, prompt: int) -> int | None:
