@@ -189,7 +189,7 @@ def test_records_are_shown_and_drawn_again(bench, file, tmp_path):
 
 
 def test_a_plot_without_matplotlib_says_what_to_install(bench, file, monkeypatch, tmp_path):
-    monkeypatch.setattr("winnow.cli.inputs.find_spec", lambda name: None)
+    monkeypatch.setattr("winnow.cli.outputs.find_spec", lambda name: None)
     result = bench("plot", file, "--out", tmp_path / "x.png")
     assert (result.code, "install winnow with its extra 'bench'" in result.err) == (2, True)
 

@@ -58,7 +58,7 @@ class Decoder:
         compile_kernels(model.device, packed=is_packed(model))
         self.derived: dict[Any, Any] = {}  # what is computed from the weights once; see `refresh`
         self._derived_from: object = None
-        self._places: list[int] = []
+        self._parameters, self._places = list(self.tree.parameters()), list[int]()
         self.default_heads: str | Path | RetainingHeads | None = None
 
     @property
@@ -124,7 +124,7 @@ class Decoder:
 
     def locate(self) -> None:
         """Find the weights anew if they have moved, as libraries move them that put adapters in; before every pass."""
-        places = [parameter.data_ptr() for parameter in self.tree.parameters()]
+        places = [parameter.data_ptr() for parameter in self._parameters]
         if places != self._places:
             self._places = places
             self.__dict__.pop("program", None)

@@ -182,7 +182,7 @@ def place_row(
         copy(key + kv_heads * wide, read_i64(place + 8 * t.VALUES) + head * stride, wide)
 
 
-@njit(
+@njit(  # type: ignore[call-overload]
     types.void(*(types.int64,) * 2, *(types.float32,) * 2, types.boolean),
     # Numba would make one loop of two that follow each other: of memory that is named by addresses it sees no use.
     cache=True, parallel={"fusion": False}, nogil=True, error_model="numpy",
