@@ -44,8 +44,9 @@ def in_fresh_process(
             raise ProcessKilled(signal.Signals(-code).name) from None
         raise RuntimeError(f"{function.__name__} failed in its process, which ended with code {code}") from None
     finally:
-        process.kill()
-        process.join()
+        if process.pid is not None:  # an interrupt may come before it is started
+            process.kill()
+            process.join()
         receiver.close()
     [result] = message
     if isinstance(result, WinnowError):
