@@ -3,7 +3,10 @@
 import torch
 
 from winnow.cache.layer import LayerCache, Slab
+from winnow.policies.base import LayerContext
 from winnow.policies.keep.base import Moment
+from winnow.runtime.sequence import evict_by_score
+from winnow.runtime.surprisal import Surprise
 
 
 def cache_of(scores):
@@ -16,7 +19,8 @@ def cache_of(scores):
 
 
 def kept(policy, cache, prompt=1000, window=None, surprisal=None):
-    """Compress the cache in the middle of a prompt; returns the positions that each KV head still holds."""
+    """Evict in the middle of a prompt; returns the positions that each KV head still holds."""
     known = int(cache.live_positions().max()) + 1
-    policy.compress(cache, Moment(prompt, known, window, room=0, surprisal=surprisal))
+    noted = None if surprisal is None else Surprise(policy.score.repeated, [surprisal]).take()
+    evict_by_score(cache, policy, policy.score, Moment(prompt, known, LayerContext(0, 1, window)), noted=noted)
     return cache.live_positions().expand(cache.slab.keys.shape[0], -1).tolist()

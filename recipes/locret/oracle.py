@@ -41,7 +41,7 @@ class Oracle(Locret):
 
     targets: object = ()
 
-    def unit_scorer(self, scorer: Scorer) -> UnitScorer:
+    def scorer(self, services: Scorer) -> UnitScorer:
         targets: Any = self.targets
         seen = [0] * len(targets)
 

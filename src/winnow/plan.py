@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from winnow.errors import CapacityError, PlanError
-from winnow.policies.base import VERBS, ModelShape, Policy, Scorer, StorePolicy
+from winnow.policies.base import VERBS, LayerContext, ModelShape, Policy, Scorer, StorePolicy
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.full import Full
 from winnow.policies.keep.base import KeepPolicy
@@ -95,16 +95,14 @@ class Plan:
         policy lacks a tokenizer, heads or another model.
         """
         self.validate(services.shape)
-        self.compute.prepare(services)
-        self.keep.unit_scorer(services)
-        self.read.prepare(services)
+        for policy in self.policies.values():
+            policy.prepare(services, ids)
         if ids is not None:
             self._check_length(services.shape, len(ids), new)
             self.compute.deep(ids, services)
 
     def _check_length(self, shape: ModelShape, prompt: int, new: int) -> None:
         self.compute.check_prompt(prompt)
-        self.keep.check_prompt(prompt)
         limit = shape.max_positions
         if (used := self.rope_positions(shape, prompt, new)) is not None and used <= limit:
             return
@@ -124,27 +122,41 @@ class Plan:
 
         Where places among the kept units are rope positions, those above the layer at which tokens stop are not.
         """
-        compact = any(map(self.keep.compact, shape.windows))
-        return None if compact and self.compute.entrances(shape) else self.keep.rope_positions(prompt, new)
+        held = any(self.keep.pattern(layer).held for layer in shape.contexts)
+        if not self.keep.compact or (held and self.compute.entrances(shape)):
+            return None
+        return self.bound(prompt, new, 0, LayerContext(0, shape.layers, None))  # in windows only distances count
+
+    def bound(self, prompt: int, new: int, chunk: int, layer: LayerContext) -> int | None:
+        """The most units per KV head that a layer which all tokens reach ever holds; None: one for every token.
+
+        prompt, new: tokens, `chunk` of them in a step.
+        """
+        pattern = self.keep.pattern(layer)
+        if pattern.held:
+            return self.keep.bound(prompt, new, layer)
+        # A token that is revived may need units that have left its window.
+        return pattern.bound(chunk, None if self.compute.revives else layer.window)
 
     def _validate_keep(self, shape: ModelShape) -> None:
         """Raise PlanError where the keep policy lacks something in layers that not all tokens reach."""
         keep, compute, reason = self.keep, self.compute, None
-        if keep.needs == "outputs":
+        source = None if keep.score is None else keep.score.source
+        if source == "logits":
             reason = (
                 f"{keep.name} scores tokens by what comes out of the last layer, and under {compute.name} most stop"
             )
-        elif keep.needs != "units" and compute.projections(shape):
-            what = "projections" if keep.needs == "projections" else "attention"
+        elif source is not None and compute.projections(shape):
+            what = "projections" if source == "kv" else "attention"
             reason = (
                 f"{keep.name} scores units by the {what} of their rows, and {compute.name} makes units without rows"
             )
-        elif compute.waits and not keep.takes_waits:
+        elif compute.waits and not keep.identity and source != "kv":
             reason = (
                 f"{compute.name} ranks the tokens of a prompt at its end, and {keep.name} drops units before that "
                 "without knowing which tokens will go on"
             )
-        elif compute.drops_below and not keep.same_in_layers:
+        elif compute.drops_below and keep.per_head:
             reason = (
                 f"{compute.name} evicts tokens from the layers below, where under {keep.name} KV heads hold different "
                 "ones"
@@ -157,12 +169,13 @@ class Plan:
         read, keep, compute = self.read, self.keep, self.compute
         if read.identity:
             return
-        if keep.votes_in_decode:
+        score = keep.score
+        if score is not None and score.source == "attention" and keep.next_eviction(known=1, prompt=1) is not None:
             raise PlanError(
                 f"{keep.name} scores units by the attention of every new token, and {read.name} reads few of them; use "
                 f"{keep.name} with decode_chunk=None, or one of them"
             )
-        if compute.revives and not keep.same_in_layers:
+        if compute.revives and keep.per_head:
             raise PlanError(
                 f"a step of {compute.name} reads what it has chosen, under {keep.name} that differs from KV head to KV "
                 f"head, and {read.name} selects from what all of them read; use two of the three"
@@ -172,8 +185,8 @@ class Plan:
                 f"{compute.name} ranks tokens by full attention, and {_spell(read, ())} has no steps that read all "
                 f"units in all layers and select at once; {read.revivals_need or 'use one of them'}"
             )
-        if not read.takes_gaps and (compute.entrances(shape) or not keep.same_in_layers):
-            other = keep if not keep.same_in_layers else compute
+        if not read.takes_gaps and (compute.entrances(shape) or keep.per_head):
+            other = keep if keep.per_head else compute
             raise PlanError(
                 f"{read.name} reads in a layer what another one has chosen, and with {other.name} layers hold "
                 "different tokens; use one of them"

@@ -145,9 +145,8 @@ def test_gapless_is_known_without_looking():
     assert not cache.gapless
 
 
-def figured(capacity=3):
-    """A cache of scores and norms."""
-    return LayerCache(make, capacity, scored=True, normed=True)
+def scored(capacity=3):
+    return LayerCache(make, capacity, scored=True)
 
 
 def put(cache, positions):
@@ -155,20 +154,18 @@ def put(cache, positions):
     cache.append(units(positions), -units(positions), torch.tensor(positions), None, units(positions)[..., 0])
 
 
-def check_figures(cache, expected):
+def check_scores(cache, expected):
     """expected: the positions that are live, per head."""
     check(cache, expected)
-    live = torch.cat((torch.arange(cache.head), torch.arange(cache.start, cache.stop)))
     wanted = torch.stack([units(kept)[head] for head, kept in enumerate(expected)])
     torch.testing.assert_close(cache.live_scores(), wanted[..., 0])
-    torch.testing.assert_close(cache.norms[:, live], torch.linalg.vector_norm(wanted, dim=-1))
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_figures_stay_with_their_units(seed):
+def test_scores_stay_with_their_units(seed):
     """Through growth, moves, evictions, and forks; those of a fork are its own."""
     source = random.Random(seed)
-    cache, expected, came, left = figured(), [], 0, 0
+    cache, expected, came, left = scored(), [], 0, 0
     for position in range(0, 60, 2):
         put(cache, [position, position + 1])
         expected += [position, position + 1]
@@ -180,28 +177,27 @@ def test_figures_stay_with_their_units(seed):
             left += count
         if source.random() < 0.2:
             twin, cache = cache, cache.fork()
-            for figure in twin.figures.values():
-                figure.fill_(torch.nan)
-        check_figures(cache, [expected] * KV_HEADS)
+            twin.scores.fill_(torch.nan)
+        check_scores(cache, [expected] * KV_HEADS)
         assert (cache.appended, cache.dropped) == (came, left)
 
 
-def test_figures_of_heads_that_keep_different_units():
-    cache = figured(4)
+def test_scores_of_heads_that_keep_different_units():
+    cache = scored(4)
     put(cache, [*range(10)])
     cache.drop(2, after=1)
     cache.retain(torch.tensor([[0, 1, 4], [2, 3, 7]]))
-    check_figures(cache, [[0, 3, 6], [4, 5, 9]])
+    check_scores(cache, [[0, 3, 6], [4, 5, 9]])
     put(cache, [10])
-    check_figures(cache, [[0, 3, 6, 10], [4, 5, 9, 10]])
-    # Two figures and a position per unit and head, of the four units in the memory that took the place of the ten's.
-    assert cache.held_beside_nbytes == 4 * KV_HEADS * (4 * 2 + 8)
+    check_scores(cache, [[0, 3, 6, 10], [4, 5, 9, 10]])
+    # A score and a position per unit and head, of the four units in the memory that took the place of the ten's.
+    assert cache.held_beside_nbytes == 4 * KV_HEADS * (4 + 8)
     assert cache.held_nbytes == 4 * cache.unit_bytes < cache.peak_nbytes
 
 
 def test_units_that_came_and_left_are_counted():
     """Those retracted never came; those that are not retained did not leave as the oldest."""
-    cache = figured()
+    cache = scored()
     put(cache, [0, 1, 2, 3, 4])
     cache.retract(2)
     assert (cache.appended, cache.dropped) == (3, 0)
@@ -215,10 +211,9 @@ def test_units_that_came_and_left_are_counted():
     assert (cache.appended, cache.dropped, twin.appended, twin.dropped) == (4, 1, 5, 2)
 
 
-def test_a_cache_without_figures_has_none():
+def test_a_cache_without_scores_has_none():
     cache = LayerCache(make, 4)
     assert cache.scores is None
-    assert cache.norms is None
     assert cache.held_beside_nbytes == 0
     with pytest.raises(ValueError, match="no scores"):
         cache.live_scores()

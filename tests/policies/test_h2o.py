@@ -46,17 +46,17 @@ def test_equals_the_reference(text, name, parameters, prefill_chunk):
 
 def test_votes_are_summed_over_rows_and_averaged_over_the_group():
     weights = torch.tensor([[[[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]], [[[0.2, 0.2, 0.6], [0.4, 0.4, 0.2]]]])
-    torch.testing.assert_close(H2O().votes(weights), torch.tensor([[1.05, 0.55, 0.4]]))
+    torch.testing.assert_close(H2O().score.votes(weights), torch.tensor([[1.05, 0.55, 0.4]]))
 
 
 def test_only_rows_before_an_eviction_vote():
     """Voting computes attention weights a second time."""
-    assert H2O(chunk=6, local=4).voters(0, PROMPT) == 0
-    assert H2O(chunk=6, local=4, decode_chunk=None).voters(0, PROMPT) is None  # all fit
+    assert H2O(chunk=6, local=4).voting_from(0, PROMPT) == 0
+    assert H2O(chunk=6, local=4, decode_chunk=None).voting_from(0, PROMPT) is None  # all fit
     once = H2O(budget=9, chunk=6, local=4, decode_chunk=None)
-    assert once.voters(PROMPT - 5, PROMPT) == 0
-    assert once.voters(PROMPT - 4, PROMPT) is None
-    assert once.voters(PROMPT + 3, PROMPT) is None
+    assert once.voting_from(PROMPT - 5, PROMPT) == 0
+    assert once.voting_from(PROMPT - 4, PROMPT) is None
+    assert once.voting_from(PROMPT + 3, PROMPT) is None
 
 
 @pytest.mark.parametrize(("decode_chunk", "left"), [(1, 9), (3, 9 + 2), (None, 9 + 4 + 5)])

@@ -67,8 +67,11 @@ class Checked(QuestReader):
 
     checks = 0
 
-    def narrow(self, row, views):
-        narrowed = super().narrow(row, views)
+    def select(self, row, views):
+        narrowed = super().select(row, views)
+        if narrowed is None:
+            assert row.query is None
+            return None
         if narrowed is views:
             assert self.extra == 0
             return views

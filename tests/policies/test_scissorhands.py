@@ -53,7 +53,7 @@ def test_a_row_passes_over_what_gets_less_than_an_even_share():
             [[[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]],  # an even share is not less than one
         ]
     )
-    assert Scissorhands().votes(weights).tolist() == [[0.0, -2.0, -2.0, -1.0]]
+    assert Scissorhands().score.votes(weights).tolist() == [[0.0, -2.0, -2.0, -1.0]]
 
 
 def test_the_most_passed_over_go_and_of_equals_the_older():

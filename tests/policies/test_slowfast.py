@@ -348,21 +348,21 @@ def test_units_read_equal_the_closed_formula(llm_of, name, recent_mode, layer_gr
 
 
 @pytest.mark.parametrize(
-    ("parameters", "copies", "norms"),
+    ("parameters", "copies"),
     [
-        ({}, 1, False),
-        ({"selector": "alpha_fair"}, 1, True),
-        ({"selector": "alpha_fair", "prior": False}, 1, False),
-        ({"selector": "pooled"}, 1, False),
-        ({"selector": "persist"}, 1, True),
-        ({"publish_delay": 2}, 2, False),
-        ({"budget": 200}, 0, False),
-        ({"bootstrap": 30}, 1, False),
+        ({}, 1),
+        ({"selector": "alpha_fair"}, 1),
+        ({"selector": "alpha_fair", "prior": False}, 1),
+        ({"selector": "pooled"}, 1),
+        ({"selector": "persist"}, 1),
+        ({"publish_delay": 2}, 2),
+        ({"budget": 200}, 0),
+        ({"bootstrap": 30}, 1),
     ],
     ids=str,
 )
-def test_bytes_beside_the_cache(llm_of, parameters, copies, norms):
-    """Norms of keys; and packed copies of keys, values and positions with the scores of what is selected, or, before,
+def test_bytes_beside_the_cache(llm_of, parameters, copies):
+    """Packed copies of keys, values and positions with the scores of what is selected, or, before,
     the queries of the prompt's last rows that waited for its last chunk, with their positions, whatever is more."""
     llm, ids = llm_of("llama"), tokens()
     policy = slowfast(BASE | {"bootstrap": 1} | parameters)
@@ -372,8 +372,7 @@ def test_bytes_beside_the_cache(llm_of, parameters, copies, norms):
     packed = shape.kv_heads * ((1 + policy.budget) * (shape.unit_bytes + 8) + policy.budget * 4)
     waiting = max(0, policy.bootstrap - PROMPT % llm.prefill_chunk)
     queries = waiting * (shape.q_heads * shape.head_dim * 4 + 8)
-    expected = max(copies * packed, queries) + norms * shape.kv_heads * 4 * len(ids)
-    assert state.stats.aux_bytes == shape.layers * expected
+    assert state.stats.aux_bytes == shape.layers * max(copies * packed, queries)
     units = shape.layers * shape.kv_heads * shape.unit_bytes * len(ids)
     assert state.stats.cache_bytes == units
     if copies * packed >= queries:

@@ -89,11 +89,11 @@ def test_votes_are_forgotten_after_an_eviction():
 
 def test_the_last_rows_before_an_eviction_vote():
     policy = SnapKV(budget=9, chunk=6, window=4, local=4)
-    assert policy.voters(0, PROMPT) is None  # six tokens fit
-    assert policy.voters(6, PROMPT) == 12 - 4
-    assert policy.voters(24, PROMPT) == PROMPT - 4 - 4
-    assert policy.voters(PROMPT - 4, PROMPT) is None
-    assert SnapKV(budget=9, chunk=None, window=4, local=0).voters(0, PROMPT) == PROMPT - 4
+    assert policy.voting_from(0, PROMPT) is None  # six tokens fit
+    assert policy.voting_from(6, PROMPT) == 12 - 4
+    assert policy.voting_from(24, PROMPT) == PROMPT - 4 - 4
+    assert policy.voting_from(PROMPT - 4, PROMPT) is None
+    assert SnapKV(budget=9, chunk=None, window=4, local=0).voting_from(0, PROMPT) == PROMPT - 4
 
 
 def test_bytes_in_closed_form_and_memory_given_back(text):

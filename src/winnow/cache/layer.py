@@ -34,12 +34,12 @@ class LayerCache:
     """Units of one sequence in one layer; knows no policy.
 
     make: capacity -> Slab, from the plan's store policy. limit: the most units there will ever be, where that is known;
-    the slab never grows past it. scored, normed: whether units have scores, and whether the norms of keys are held.
-    compact: whether the rope position of a unit is its place among the live ones; such keys come unrotated.
+    the slab never grows past it. scored: whether units have scores. compact: whether the rope position of a unit is its
+    place among the live ones; such keys come unrotated.
 
-    positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens. figures: [kv_heads, capacity]
-    float32 each, "scores": what a policy has noted of each unit, "norms": of its key. rotated: whether keys are held as
-    they are attended to. appended, dropped: units per KV head that ever came, and that left as the oldest.
+    positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens. scores: [kv_heads, capacity]
+    float32, what a policy has noted of each unit, or None. rotated: whether keys are held as they are attended to.
+    appended, dropped: units per KV head that ever came, and that left as the oldest.
     """
 
     def __init__(
@@ -49,7 +49,6 @@ class LayerCache:
         limit: int | None = None,
         *,
         scored: bool = False,
-        normed: bool = False,
         compact: bool = False,
     ) -> None:
         self._make = make
@@ -58,8 +57,7 @@ class LayerCache:
         self.unit_bytes = self.slab.nbytes // capacity  # of one token's units over all KV heads
         kv_heads, device = self.slab.keys.shape[0], self.slab.keys.device
         self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
-        names = ["scores"] * scored + ["norms"] * normed
-        self.figures = {name: torch.zeros(kv_heads, capacity, device=device) for name in names}
+        self.scores = torch.zeros(kv_heads, capacity, device=device) if scored else None
         self.compact = compact
         self.rotated = not compact
         self.head = 0
@@ -78,6 +76,12 @@ class LayerCache:
     def length(self) -> int:
         """Live units per KV head."""
         return self.head + self.stop - self.start
+
+    @property
+    def standing(self) -> tuple[object, ...]:
+        """Equal for caches of one sequence whose units stand in the same slots of memory of the same measures, and
+        come to stand alike in the future."""
+        return self.head, self.start, self.stop, self.gapless, self.first, self.compact, self.memory.measures
 
     @property
     def slab(self) -> Slab:
@@ -109,19 +113,9 @@ class LayerCache:
 
     @property
     def held_beside_nbytes(self) -> int:
-        """The same of their figures, and of their positions where KV heads hold different ones."""
-        per_head = [*self.figures.values(), *([self.positions] if self.positions.dim() == 2 else [])]
-        return self.high * sum(each.shape[0] * each.itemsize for each in per_head)
-
-    @property
-    def scores(self) -> Tensor | None:
-        """[kv_heads, capacity] float32, or None."""
-        return self.figures.get("scores")
-
-    @property
-    def norms(self) -> Tensor | None:
-        """[kv_heads, capacity] float32, or None."""
-        return self.figures.get("norms")
+        """The same of their scores, and of their positions where KV heads hold different ones."""
+        per_head = [self.scores, self.positions if self.positions.dim() == 2 else None]
+        return self.high * sum(each.shape[0] * each.itemsize for each in per_head if each is not None)
 
     def append(
         self,
@@ -144,8 +138,6 @@ class LayerCache:
         self.memory.write(start, keys, values)
         if self.scores is not None and scores is not None:
             self.scores[:, start : self.stop] = scores
-        if self.norms is not None:
-            torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32, out=self.norms[:, start : self.stop])
 
     def reserve(self, position: int) -> "Reserved":
         """The same for one unit that whoever calls is about to write, in the last slot; what `give_back` takes."""
@@ -167,7 +159,10 @@ class LayerCache:
         self._next = None if first is None else first + rows
         if self.stop + rows > self.memory.capacity:
             self._make_room(rows)
-        self.positions[..., self.stop : self.stop + rows] = positions
+        if isinstance(positions, int):  # one, and without a call into torch, which would take as long as all the rest
+            self.positions.numpy()[..., self.stop] = positions
+        else:
+            self.positions[..., self.stop : self.stop + rows] = positions
         if self.scores is not None:
             self.scores[:, self.stop : self.stop + rows] = 0
         self.stop += rows
@@ -218,9 +213,10 @@ class LayerCache:
         positions = positions.gather(-1, slots.expand(*positions.shape[:-1], kept))
         self.positions = positions.new_empty(*positions.shape[:-1], target.capacity)
         self.positions[..., :kept] = positions
-        for name, figure in self.figures.items():
-            self.figures[name] = figure.new_zeros(kv_heads, target.capacity)
-            self.figures[name][:, :kept] = figure.gather(1, per_head)
+        if self.scores is not None:
+            scores = self.scores.gather(1, per_head)
+            self.scores = scores.new_zeros(kv_heads, target.capacity)
+            self.scores[:, :kept] = scores
         self.memory.settle(target)
         self.head, self.start, self.stop = 0, 0, kept
         self.gapless = False
@@ -278,7 +274,7 @@ class LayerCache:
         twin = copy.copy(self)
         twin.memory = self.memory.fork(self.stop)
         twin.positions = self.positions.clone()
-        twin.figures = {name: figure.clone() for name, figure in self.figures.items()}
+        twin.scores = None if self.scores is None else self.scores.clone()
         for each in (self, twin):
             each.high, each._own_high = self.length, 0
             each._count()
@@ -322,13 +318,13 @@ class LayerCache:
         self._move(self._make(grown if self._limit is None else max(needed, min(grown, self._limit))))
 
     def _widen(self) -> None:
-        """Give positions and figures as many slots as there is memory for."""
+        """Give positions and scores as many slots as there is memory for."""
         positions, capacity = self.positions, self.memory.capacity
         self.positions = positions.new_empty(*positions.shape[:-1], capacity)
         self.positions[..., : self.stop] = positions[..., : self.stop]
-        for name, figure in self.figures.items():
-            self.figures[name] = figure.new_zeros(len(figure), capacity)
-            self.figures[name][:, : self.stop] = figure[:, : self.stop]
+        if self.scores is not None:
+            scores, self.scores = self.scores, self.scores.new_zeros(len(self.scores), capacity)
+            self.scores[:, : self.stop] = scores[:, : self.stop]
 
     def _move(self, target: Slab) -> None:
         """Bring the live slots to the front of `target`, which may be the slab they are in; one head at a time."""
@@ -345,11 +341,11 @@ class LayerCache:
             positions[..., : self.head] = self.positions[..., : self.head]
         positions[..., self.head : end] = self.positions[..., self.start : self.stop].clone()
         self.positions = positions
-        for name, figure in self.figures.items():
-            live = torch.cat((figure[:, : self.head], figure[:, self.start : self.stop]), 1)
+        if self.scores is not None:
+            live = self.live_scores()
             if target is not self.slab:
-                self.figures[name] = figure.new_zeros(len(figure), target.capacity)
-            self.figures[name][:, :end] = live
+                self.scores = live.new_zeros(len(live), target.capacity)
+            self.scores[:, :end] = live
         if self.memory.offset:
             self.high = self._own_high = self.length
         self.memory.settle(target)

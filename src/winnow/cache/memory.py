@@ -57,6 +57,11 @@ class Memory:
         """Bytes reserved, also of what is shared."""
         return self.own.nbytes + sum(slab.nbytes for slab, _ in self._shared)
 
+    @property
+    def measures(self) -> tuple[tuple[int, int], ...]:
+        """Slots of all slabs, and how many of each are shared."""
+        return *((slab.capacity, slots) for slab, slots in self._shared), (self.own.capacity, 0)
+
     def pieces(self, start: int, stop: int) -> list[tuple[Slab, int, int]]:
         """Where the slots `[start, stop)` lie: slabs, and in each the first slot and the one behind the last."""
         found, first = [], 0

@@ -16,9 +16,9 @@ class View:
     """Units that rows attend to: runs of keys and values [kv_heads, units, head_dim], positions [..., units].
 
     order: what the rows' positions are compared with: the units' positions, or one that every row sees. past, window,
-    query_limit: as in `Span`. norms: [kv_heads, units] float32, of the keys, where the cache has them.
-    place: of the first of them among the live units of the cache, the others following it one by one; None: these are
-    copies, with keys that are rotated already where others are yet to be. gathered: units between them were left out.
+    query_limit: as in `Span`. place: of the first of them among the live units of the cache, the others following it
+    one by one; None: these are copies, with keys that are rotated already where others are yet to be. gathered: units
+    between them were left out.
     """
 
     runs: tuple[Units, ...]
@@ -27,7 +27,6 @@ class View:
     past: int | None
     window: int | None = None
     query_limit: int | None = None
-    norms: Tensor | None = None
     place: int | None = None
     gathered: bool = False
 
@@ -69,7 +68,6 @@ class View:
             positions=self.positions[..., index],
             order=self.order[..., index],
             past=None,
-            norms=None if self.norms is None else self.norms[:, index],
             gathered=True,
         )
 
@@ -84,7 +82,6 @@ class View:
             None if self.past is None else max(0, min(self.past, stop) - start),
             self.window,
             self.query_limit,
-            None if self.norms is None else self.norms[:, units],
             None if self.place is None else self.place + start,
             self.gathered,
         )

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from winnow.cache.view import View
 from winnow.policies.base import ModelShape, Scorer
-from winnow.policies.read.base import Reader, ReadPolicy, Row
+from winnow.policies.read.base import Observed, Probe, Reader, ReadPolicy, Row
 from winnow.policies.read.slowfast import SlowFast
+from winnow.policies.read.slowfast_reader import SlowFastReader
 from winnow.policies.read.trigger import Boundaries, Sentence, boundaries_of
 
 
@@ -25,12 +26,8 @@ class Shadowed(ReadPolicy):
     def validate(self, shape: ModelShape) -> None:
         self.policy.validate(shape)
 
-    @property
-    def norms(self) -> bool:
-        return self.policy.norms
-
-    def prepare(self, scorer: Scorer) -> None:
-        self.policy.prepare(scorer)
+    def prepare(self, services: Scorer, ids: list[int] | None) -> None:
+        self.policy.prepare(services, ids)
 
     def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> "Shadow":
         boundaries = boundaries_of(scorer.tokenizer)
@@ -46,8 +43,7 @@ class Shadow(Reader):
     by the one that this step has led to, where it has made one. A layer that has selected nothing is missing.
     """
 
-    def __init__(self, reader: Reader, boundaries: Boundaries, cooldown: int) -> None:
-        self.prompt_rows = reader.prompt_rows
+    def __init__(self, reader: SlowFastReader, boundaries: Boundaries, cooldown: int) -> None:
         self.step = 0
         self.slows = False
         self.boundary = False
@@ -65,27 +61,20 @@ class Shadow(Reader):
         self.last.clear()
         self.fresh.clear()
 
-    def narrow(self, row: Row, views: list[View]) -> list[View]:
+    def wants(self, row: Row, views: list[View]) -> Probe | None:
+        return self._reader.wants(row, views)
+
+    def select(self, row: Row, views: list[View]) -> list[View]:
         self._ask(self.last, row, views)
         return views
 
-    def listens(self, row: Row, views: list[View]) -> bool:
-        return self._reader.listens(row, views)
-
-    def note(self, row: Row, views: list[View], logits: list[Tensor]) -> None:
-        self._reader.note(row, views, logits)
-        self._ask(self.fresh, row, views)
-
-    def prompted(self, row: Row, views: list[View], queries: list[Tensor], positions: Tensor, *, last: bool) -> None:
-        self._reader.prompted(row, views, queries, positions, last=last)
-        if last:
+    def observe(self, row: Row, views: list[View], observed: Observed) -> None:
+        self._reader.observe(row, views, observed)
+        if row.last:
             self._ask(self.fresh, row, views)
 
-    def settle(self) -> None:
-        self._reader.settle()
-
-    def forget(self) -> None:
-        self._reader.forget()
+    def reset(self) -> None:
+        self._reader.reset()
 
     @property
     def nbytes(self) -> int:
@@ -95,8 +84,8 @@ class Shadow(Reader):
         """Note what a fast step would read of `views`."""
         self._reader.settle()
         slow, self._reader.slow = self._reader.slow, False
-        chosen = self._reader.narrow(row, views)
+        chosen = self._reader.select(row, views)
         self._reader.slow = slow
-        if chosen is not views:
+        if chosen is not None and chosen is not views:
             kv_heads = len(views[0].keys)
             found[row.layer] = torch.cat([view.positions.expand(kv_heads, -1) for view in chosen], 1)

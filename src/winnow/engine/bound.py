@@ -14,10 +14,7 @@ def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int
     says of it. The sum of closed formulas, each of which may be above what is held, never below.
     """
     units = _units(plan, shape, prompt, new, chunk, deep or Deep.none(prompt))
-    figures = [
-        SCORE * (plan.keep.scores_units(window) + plan.read.norms) + 2 * POSITION * (not plan.keep.same_in_layers)
-        for window in shape.windows
-    ]
+    figures = [SCORE * plan.keep.pattern(layer).held + 2 * POSITION * plan.keep.per_head for layer in shape.contexts]
     held = sum(
         count * shape.kv_heads * (shape.unit_bytes + beside) for count, beside in zip(units, figures, strict=True)
     )
@@ -31,20 +28,20 @@ def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int
 
 def _units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep) -> list[int]:
     """Per layer, the most units that a KV head holds; 0 where a layer uses another one's."""
-    compute, keep = plan.compute, plan.keep
+    compute = plan.compute
     from_prompt = compute.prompt_units(shape, prompt, deep)
     projections, transient = compute.projections(shape), compute.transient(shape)
     returns = compute.revives or compute.drops_below  # then a layer has, or has had, what it lacks after the prompt
     gathers = min(compute.entrances(shape), default=shape.layers) if compute.waits else shape.layers
     most = []
-    for layer, window in enumerate(shape.windows):
+    for layer, context in enumerate(shape.contexts):
         if layer in projections and projections[layer].holder != layer:
             most.append(0)
             continue
         count = (prompt if returns else min(prompt, from_prompt[layer])) + new
         if layer in transient:
             count += min(chunk, prompt + new)  # rows of a step, until it ends
-        limit = keep.bound(prompt, new, chunk, None if compute.revives else window)
+        limit = plan.bound(prompt, new, chunk, context)
         most.append(count if limit is None or layer >= gathers else min(count, limit))
     return most
 
@@ -59,4 +56,5 @@ def _parked(plan: Plan, shape: ModelShape, prompt: int, new: int, deep: Deep | N
 
 def _told(plan: Plan, shape: ModelShape, tokens: int) -> int:
     """How surprising tokens are, and the last row, of which the next one's follows."""
-    return 0 if plan.keep.surprisal is None else SCORE * tokens + shape.hidden * shape.element_bytes
+    told = plan.keep.score is not None and plan.keep.score.source == "logits"
+    return SCORE * tokens + shape.hidden * shape.element_bytes if told else 0

@@ -66,7 +66,8 @@ def admit(
     kept = [ids[i] for i in plan.compute.shorten(ids, scorer)]
     deep = plan.compute.deep(kept, scorer)
     state = new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep)
-    state.scorer = plan.keep.unit_scorer(scorer)
+    if state.score is not None and state.score.heads is not None:
+        state.scorer = state.score.heads(scorer)
     state.reader = plan.read.reader(decoder.shape, scorer, len(kept))
     if state.projections or state.deep.anchors:
         decoder.refresh()

@@ -15,7 +15,6 @@ from winnow.engine.sample import Sample
 from winnow.engine.services import admit
 from winnow.errors import CapacityError, InputError, PlanError
 from winnow.plan import Plan
-from winnow.policies.keep.base import Moment
 from winnow.runtime.observer import Observer
 from winnow.runtime.sequence import HEADROOM
 from winnow.runtime.sequence import Sequence as State
@@ -219,7 +218,8 @@ def _fill(state: State, keys: Tensor, values: Tensor) -> None:
     shape, device, length = state.shape, keys.device, keys.shape[1]
     held = state.plan.compute.prompt_units(shape, length, state.deep)
     known = {len(each): each for each in (state.deep.positions, state.deep.anchors)}
-    nothing = torch.zeros(length, device=device)
+    noted = None if state.surprise is None else torch.zeros(length, device=device)
+    state.position = length
     for layer, cache in enumerate(state.caches):
         if state.holder(layer) != layer:
             continue
@@ -229,7 +229,6 @@ def _fill(state: State, keys: Tensor, values: Tensor) -> None:
             first, last = int(positions[0]), int(positions[-1])
             consecutive = last - first + 1 == len(positions)
             cache.append(keys[:, positions], values[:, positions], positions, first if consecutive else None)
-            state.plan.keep.evict(cache, shape.windows[layer])
-        if state.plan.keep.boundary(0, length) is not None:
-            state.plan.keep.compress(cache, Moment(length, length, shape.windows[layer], HEADROOM, nothing, True))
-    state.position = length
+            state.leave(layer)
+        if state.plan.keep.next_eviction(0, length) is not None:
+            state.evict(layer, HEADROOM, noted, late=True)

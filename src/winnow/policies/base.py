@@ -1,8 +1,8 @@
 """What every policy is: a frozen dataclass of parameters that answers one of the four questions of a plan.
 
     compute   which tokens go on at a layer                 `ComputePolicy.choose`
-    keep      which units stay, and which a row may see     `KeepPolicy.spans`, `KeepPolicy.evict`
-    read      which of the kept units a decode step reads   `Reader.narrow`
+    keep      which units stay, and which a row may see     `KeepPolicy.pattern`, `KeepPolicy.select`
+    read      which of the kept units a decode step reads   `Reader.select`
     store     how a unit is held                            `StorePolicy.slab`
 
 A policy holds no state and touches no model: state is an argument (`LayerCache`), a decision is the return value; what
@@ -12,6 +12,7 @@ asks the four questions at fixed places and never asks which policy it has.
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
     from winnow.policies.keep.base import UnitScorer
 
 VERBS = ("compute", "keep", "read", "store")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerContext:
+    """A layer to a policy. index: from 0 on, of `layers`; window: its sliding window in tokens, None for none."""
+
+    index: int
+    layers: int
+    window: int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,26 +54,15 @@ class ModelShape:
     max_positions: int
     element_bytes: int
 
+    @cached_property
+    def contexts(self) -> tuple[LayerContext, ...]:
+        """Per layer."""
+        return tuple(LayerContext(layer, self.layers, window) for layer, window in enumerate(self.windows))
+
     @property
     def unit_bytes(self) -> int:
         """Bytes of one cache unit: the key and the value of one token in one layer and one KV head."""
         return 2 * self.head_dim * self.element_bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """A run of live slots that the rows of a segment attend to; the spans of a layer are merged by log-sum-exp.
-
-    start, stop: slots. past: how many of its leading units every row may see by causality, the others being the rows
-    themselves in order; None: compare positions. window: units at this distance or farther are not seen.
-    query_limit: the queries are rotated at no more than this rope position here; None: at the rows' own positions.
-    """
-
-    start: int
-    stop: int
-    past: int | None
-    window: int | None = None
-    query_limit: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +100,12 @@ class Policy:
 
     def validate(self, shape: ModelShape) -> None:
         """Raise PlanError where this policy cannot act on a model of `shape`."""
+
+    def prepare(self, services: "Scorer", ids: list[int] | None) -> None:
+        """Raise, before any work, what keeps it from acting on a prompt; ids None: on any prompt.
+
+        Raises InputError or PlanError, and ModelError where it lacks a tokenizer, heads or another model.
+        """
 
     def require(self, condition: bool, message: str) -> None:
         """Raise PlanError with `message`, which says what to change, unless `condition` holds."""

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from winnow.cache.layer import LayerCache
+from winnow.cache.pattern import Span
 from winnow.cache.view import View
 from winnow.errors import UnsupportedModelError
 from winnow.kernels.attend import attend
 from winnow.kernels.merge import merge
-from winnow.policies.base import Span
-from winnow.policies.read.base import Row
+from winnow.policies.read.base import Observed, Row
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.observer import Attended
 from winnow.runtime.projected import Projected, Ropes, Tables
@@ -70,11 +70,11 @@ class Block:
     def _attend_part(self, index: int, rows: Projected, window: int | None) -> Tensor:
         """Append, ask the plan what to see and read, attend, evict. Returns [rows, q_heads, head_dim]."""
         part = self.parts[index]
-        sequence, plan = part.sequence, part.sequence.plan
+        sequence = part.sequence
         cache = sequence.caches[self.layer]
         transient = self.layer in sequence.transient
-        self._append(part, cache, rows, window)
-        spans = plan.keep.spans(cache, part.rows, part.first, part.positions, window)
+        self._append(part, cache, rows)
+        spans = sequence.patterns[self.layer].spans(cache, part.rows, part.first, part.positions, window)
         # The anchor at position 0 is a row only where its units were not there.
         alone = part.rows - (part.first == 0 and 0 in sequence.deep.anchors) if transient else 0
         if transient:
@@ -82,23 +82,23 @@ class Block:
         seen = (view_of(part, cache, span, fresh=self.before[index] + part.rows) for span in spans)
         views = [view for view in seen if view.units]
         compact = cache.length if cache.compact else None
-        row = self._row(part, cache, rows, window, compact)
+        row = self._row(index, cache, rows, window, compact)
         if part.decode:
             views = self._narrow(index, row, views, sum(span.stop - span.start for span in spans))
         if not cache.rotated:
             views = [view.with_keys(row.keys(view)) for view in views]
         queries = [rows.queries(part, view.query_limit, compact) for view in views]
         out = self._attend_views(index, rows, queries, views, row)
-        self._listen(index, rows, queries, views, window)
+        self._listen(index, rows, queries, views)
         if transient:
             cache.retract(alone)
         if self.layer + 1 == len(sequence.caches) or sequence.caches[self.layer + 1] is not cache:
-            plan.keep.evict(cache, sequence.window(window))
+            sequence.leave(self.layer)
         return out
 
-    def _append(self, part: Segment, cache: LayerCache, rows: Projected, window: int | None) -> None:
+    def _append(self, part: Segment, cache: LayerCache, rows: Projected) -> None:
         """Bring the units of a part into the cache, with their scores."""
-        sequence, keep = part.sequence, part.sequence.plan.keep
+        sequence = part.sequence
         if sequence.observer is not None:
             sequence.observer.projected(self.layer, part, *rows.rows(part), rows.scale)
         ahead = sequence.evictions_ahead(self.layer)
@@ -107,7 +107,7 @@ class Block:
         given = sequence.projections.get(self.layer)
         if given is not None and given.all_rows:
             return
-        score = sequence.scorer if ahead and keep.scores_units(window) else None  # nobody asks for scores any more
+        score = sequence.scorer if ahead and cache.scores is not None else None  # nobody asks for scores any more
         scores = None if score is None else score(self.layer, *rows.rows(part))
         rows.append(part, cache, scores)
 
@@ -115,8 +115,9 @@ class Block:
         """What the rows of a decode step read of all that they may see, `units` per KV head, and count it."""
         sequence, extra = self.parts[index].sequence, 0
         if self.whole[index].rows == 1:  # revived rows come in steps that read everything
-            views = sequence.reader.narrow(row, views)
-            extra = sequence.reader.extra
+            chosen = sequence.reader.select(row, views)
+            assert chosen is not None  # the query is known
+            views, extra = chosen, sequence.reader.extra
         read = sum(view.units for view in views)
         sequence.read_less |= read < units
         sequence.stats.units_read += (read + extra) * self.decoder.shape.kv_heads
@@ -125,8 +126,8 @@ class Block:
     def _attend_views(self, index: int, rows: Projected, queries: list[Tensor], views: list[View], row: Row) -> Tensor:
         """The attention of a part over all its views, as one softmax. Returns [rows, q_heads, head_dim]."""
         part, reader = self.parts[index], self.parts[index].sequence.reader
-        listens = part.decode and self._last(index) and reader.listens(row, views)
-        shown = listens and part.rows == 1
+        wanted = reader.wants(row, views) if row.last or not part.decode else None
+        shown = wanted == "logits" and part.rows == 1
         pieces = [(query, piece) for query, view in zip(queries, views, strict=True) for piece in view.pieces]
         parts: list[Any] = [
             attend(
@@ -144,22 +145,26 @@ class Block:
             )
             for index, (query, piece) in enumerate(pieces)
         ]
+        logits = None
         if shown:
-            logits = iter([each for *_, each in parts])
-            reader.note(row, views, [torch.cat([next(logits) for _ in view.pieces], 1) for view in views])
+            shares = iter([each for *_, each in parts])
+            logits = [torch.cat([next(shares) for _ in view.pieces], 1) for view in views]
             parts = [(out, lse) for out, lse, _ in parts] if len(pieces) > 1 else [parts[0][0]]
-        elif listens:
-            reader.note(row, views, [row.match(q[-1], view.keys) for q, view in zip(queries, views, strict=True)])
-        elif not part.decode and part.known > part.sequence.prompt - reader.prompt_rows:
-            reader.prompted(row, views, queries, part.positions, last=self._last(index))
+        elif wanted == "logits":
+            logits = [row.match(q[-1], view.keys) for q, view in zip(queries, views, strict=True)]
+        if wanted is not None:
+            reader.observe(row, views, Observed(queries, part.positions, logits))
         return merge(parts) if len(parts) > 1 else parts[0]
 
-    def _row(self, part: Segment, cache: LayerCache, rows: Projected, window: int | None, compact: int | None) -> Row:
+    def _row(self, index: int, cache: LayerCache, rows: Projected, window: int | None, compact: int | None) -> Row:
         """The last row of a part, for the read policy."""
+        part = self.parts[index]
         return Row(
             layer=self.layer,
             position=part.known - 1,
             window=window,
+            decode=part.decode,
+            last=self._last(index),
             appended=cache.appended,
             dropped=cache.dropped,
             ordered=not part.sequence.plan.compute.revives,
@@ -175,22 +180,21 @@ class Block:
         part, whole = self.parts[index], self.whole[index]
         return self.before[index] + part.rows == whole.rows and part.known >= part.sequence.prompt
 
-    def _listen(
-        self, index: int, rows: Projected, queries: list[Tensor], views: list[View], window: int | None
-    ) -> None:
+    def _listen(self, index: int, rows: Projected, queries: list[Tensor], views: list[View]) -> None:
         """Tell the policies that asked for it, and the observer, how rows attended."""
         part, whole = self.parts[index], self.whole[index]
-        sequence, keep = part.sequence, part.sequence.plan.keep
+        sequence, score = part.sequence, part.sequence.score
 
         def weights() -> tuple[Tensor, Tensor]:
             return attention_of([query[-1] for query in queries], views, part, rows)
 
         if part.ranks and self._last(index) and self.layer in sequence.signals[part.decode]:
             whole.signals.append(mean_over_heads(*weights(), part.known))
-        first = keep.voters(part.first, sequence.prompt) if keep.scores_units(window) else None
-        if first is not None and (abstain := part.before(first)) < part.rows:
+        held = score is not None and sequence.patterns[self.layer].held
+        first = sequence.plan.keep.voting_from(part.first, sequence.prompt) if held else None
+        if score is not None and first is not None and (abstain := part.before(first)) < part.rows:
             for block in weights_of(queries, views, part, rows, from_row=abstain):
-                sequence.caches[self.layer].add_scores(keep.votes(block))
+                sequence.caches[self.layer].add_scores(score.votes(block))
         if sequence.observer is not None:
             sequence.observer.attended(Attended(self.layer, part, views, whole.signals, weights))
 

@@ -5,6 +5,7 @@ know how it attended, or where positions have to be compared, the layer is drive
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache, Reserved
+from winnow.cache.pattern import Span
 from winnow.cache.view import View
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.layers import tables as t
@@ -29,13 +31,14 @@ WHOLE = 128  # a run of fewer units is read by one thread
 
 
 class Run(NamedTuple):
-    """Units that a row reads: addresses of the first key and value, bytes from one KV head to the next, how many.
+    """Units that a row reads: in each of some layers the addresses of the first key and value; bytes from one KV head
+    and from one unit to the next, and how many units.
 
     limit: the rope position that its queries are rotated at here, where that is less than the row's own.
     """
 
-    keys: int
-    values: int
+    keys: np.ndarray
+    values: np.ndarray
     stride: int
     size: int
     units: int
@@ -43,7 +46,7 @@ class Run(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a row reads in a layer; less: not all that is kept."""
+    """What a row reads in some layers; less: not all that is kept."""
 
     runs: list[Run]
     less: bool
@@ -71,31 +74,40 @@ class Frame:
     def __init__(self, program: "Program", segments: list[Segment], first: int) -> None:
         self._program, self._segments, self._first = program, segments, first
         self._ropes: dict[tuple[int, int], int] = {}  # (which frequencies, rope position): its number
-        self._places: list[tuple[int, ...]] = []  # per layer and row; numbers of ropes, -1 for none, for addresses
-        self._runs: list[np.ndarray] = []  # per layer: [pieces, t.RUN]
-        self._cuts: list[Cut] = []  # per layer
+        # Per group of layers in which rows read alike: [layers, rows, t.PLACE] with ropes by number, [layers, pieces,
+        # t.RUN], and how what is read is cut.
+        self._places: list[np.ndarray] = []
+        self._runs: list[np.ndarray] = []
+        self._cuts: list[Cut] = []
 
-    def add(self, layer: int) -> bool:
-        """Note what rows read in the next layer, their own units included; False where that is not known: then nothing
-        has changed."""
+    def add(self, layer: int, last: int) -> int:
+        """Note what rows read in the layers from `layer` on, up to `last`, in which they read alike, their own units
+        included; returns how many. 0: in this one it is not known, and nothing has changed."""
+        kinds = [_kind(segment, layer) for segment in self._segments]
+        if None in kinds:
+            return 0
+        stop = layer + 1
+        while stop < last and all(
+            _kind(segment, stop) == kind for segment, kind in zip(self._segments, kinds, strict=True)
+        ):
+            stop += 1
         found: list[Reading] = []
         begun: list[tuple[LayerCache, Reserved]] = []
         for segment in self._segments:
-            cache = segment.sequence.caches[layer]
-            if not _takes(segment, cache, layer):
-                break
-            begun.append((cache, cache.reserve(segment.first)))
-            if (reading := _reading(segment, cache, layer, rotated=self._program.rotated[layer])) is None:
-                break
+            caches = segment.sequence.caches[layer:stop]
+            begun += [(cache, cache.reserve(segment.first)) for cache in caches]
+            if (reading := _reading(segment, caches, layer, rotated=self._program.rotated[layer])) is None:
+                for cache, before in begun:
+                    cache.give_back(before)
+                return 0
             found.append(reading)
-        if len(found) < len(self._segments):
-            for cache, before in begun:
-                cache.give_back(before)
-            return False
-        for segment, reading in zip(self._segments, found, strict=True):
-            self._note(segment, layer, reading)
+        places = [
+            self._note(segment, range(layer, stop), reading)
+            for segment, reading in zip(self._segments, found, strict=True)
+        ]
+        self._places.append(np.stack(places, 1))
         self._read([reading.runs for reading in found])
-        return True
+        return stop - layer
 
     def run(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] through the layers noted."""
@@ -107,13 +119,15 @@ class Frame:
         x = hidden.new_zeros(rows, shape.hidden)
         x[:live] = hidden
         turned, places = self._turned(live)
-        offsets = np.cumsum([0, *(len(runs) for runs in self._runs)])[:-1, None]
-        runs = np.concatenate(self._runs)
-        shares = np.stack([cut.bounds for cut in self._cuts]) + offsets
-        heads = np.stack([cut.heads for cut in self._cuts]) + offsets
+        layers = [len(each) for each in self._runs]  # of each group
+        pieces = np.repeat([each.shape[1] for each in self._runs], layers)
+        offsets = (np.cumsum(pieces) - pieces)[:, None]
+        runs = np.concatenate([each.reshape(-1, t.RUN) for each in self._runs])
+        shares = np.repeat([cut.bounds for cut in self._cuts], layers, 0) + offsets
+        heads = np.repeat([cut.heads for cut in self._cuts], layers, 0) + offsets
         group = -(-shape.q_heads // shape.kv_heads // TILE) * TILE
         work, size, threads = 4 * work_floats(group, shape.head_dim), hidden.itemsize, torch.get_num_threads()
-        most = max(len(each) for each in self._runs)
+        most = int(pieces.max())
         room = room_bytes(rows, max(shape.hidden, program.mlp, shape.q_heads * shape.head_dim))
         values = t.activations(rows, shape.hidden, program.mlp, shape.q_heads, shape.kv_heads, shape.head_dim)
         frame = np.empty(t.FRAME, dtype=np.int64)
@@ -124,26 +138,30 @@ class Frame:
             rows, live, shape.hidden, program.mlp, shape.q_heads, shape.kv_heads, shape.head_dim, threads,
         )  # fmt: skip
         match_torch_threads()
-        layers_kernel(frame.ctypes.data, len(self._cuts), program.eps, program.scale, hidden.dtype == torch.bfloat16)
+        layers_kernel(frame.ctypes.data, len(pieces), program.eps, program.scale, hidden.dtype == torch.bfloat16)
         del turned  # its addresses were in `places`
         return x[:live]
 
-    def _note(self, segment: Segment, layer: int, reading: "Reading") -> None:
-        """Where a row's unit goes, how it is rotated, what it reads; then let the keep policy evict: nothing moves."""
-        sequence, cache = segment.sequence, segment.sequence.caches[layer]
-        keys, values, stride, size = cache.slab.place
-        at = (cache.stop - 1 - cache.memory.offset) * size
+    def _note(self, segment: Segment, layers: range, reading: Reading) -> np.ndarray:
+        """Where a row's unit goes in some layers, how it is rotated, what it reads: [layers, t.PLACE], ropes by number,
+        -1 for none. Then what no later row may see is dropped: nothing moves."""
+        sequence, cache = segment.sequence, segment.sequence.caches[layers.start]
+        slabs = np.array([sequence.caches[layer].slab.place for layer in layers], dtype=np.int64)
+        stride, size = slabs[0, 2:]
+        places = np.empty((len(layers), t.PLACE), dtype=np.int64)
+        places[:, [t.KEYS, t.VALUES]] = slabs[:, :2] + (cache.stop - 1 - cache.memory.offset) * size
         turned = limited = 0
-        if self._program.rotated[layer]:
+        if self._program.rotated[layers.start]:
             position = cache.length - 1 if cache.compact else segment.first
             limit = next((run.limit for run in reading.runs if run.limit is not None), None)
             turned = self._rope(sequence, position)
             limited = -1 if limit is None else self._rope(sequence, min(position, limit))
-        self._places.append((keys + at, values + at, stride, turned, turned, limited, limited))
-        sequence.stats.units_read += sequence.shape.kv_heads * sum(run.units for run in reading.runs)
+        places[:, t.STRIDE :] = stride, turned, turned, limited, limited
+        sequence.stats.units_read += len(layers) * sequence.shape.kv_heads * sum(run.units for run in reading.runs)
         sequence.read_less |= reading.less
-        if layer + 1 == len(sequence.caches) or sequence.caches[layer + 1] is not cache:
-            sequence.plan.keep.evict(cache, sequence.window(sequence.shape.windows[layer]))
+        for layer in layers:
+            sequence.leave(layer)
+        return places
 
     def _rope(self, sequence: Sequence, position: int) -> int:
         return self._ropes.setdefault((id(sequence.frequencies), position), len(self._ropes))
@@ -162,23 +180,24 @@ class Frame:
                     kept.append(table)
                     first, row = table.data_ptr(), table.stride(0) * table.itemsize
                     address[kind][side, [*ropes.values()]] = first + row * np.arange(len(ropes))
-        places = np.array(self._places, dtype=np.int64).reshape(-1, live, t.PLACE)
-        for layer, mine in enumerate(places, self._first):
-            if program.rotated[layer]:
-                cos, sin = address[program.rope_kinds[layer]]
-                for field, known in ((t.COS, cos), (t.SIN, sin), (t.LIMITED_COS, cos), (t.LIMITED_SIN, sin)):
-                    mine[:, field] = known[mine[:, field]]  # the last, -1, is 0
+        places = np.concatenate(self._places)
+        kinds = program.rope_kinds[self._first : self._first + len(places)]
+        for kind, (cos, sin) in address.items():
+            mine = [layer for layer, its in enumerate(kinds) if its == kind]
+            for field, known in ((t.COS, cos), (t.SIN, sin), (t.LIMITED_COS, cos), (t.LIMITED_SIN, sin)):
+                places[mine, :, field] = known[places[mine, :, field]]  # the last, -1, is 0
         return kept, places
 
     def _read(self, found: list[list[Run]]) -> None:
-        """Cut the runs of a layer, as they are cut wherever they are as long, and say where the pieces lie."""
+        """Cut the runs of a group of layers, and say where the pieces lie in each."""
         flat = [run for runs in found for run in runs]
         key = tuple(tuple((run.units, run.limit is not None) for run in runs) for runs in found)
         cut = cut_of(key, self._program.shape.kv_heads, torch.get_num_threads())
-        keys, values, stride, size = np.array([run[:4] for run in flat], dtype=np.int64).T
+        stride, size = np.array([run[2:4] for run in flat], dtype=np.int64).T
         at = cut.head * stride[cut.run] + cut.start * size[cut.run]
-        pieces = cut.told.copy()
-        pieces[:, t.RUN_KEYS], pieces[:, t.RUN_VALUES] = keys[cut.run] + at, values[cut.run] + at
+        pieces = np.repeat(cut.told[None], len(flat[0].keys), 0)
+        pieces[:, :, t.RUN_KEYS] = np.stack([run.keys for run in flat], 1)[:, cut.run] + at
+        pieces[:, :, t.RUN_VALUES] = np.stack([run.values for run in flat], 1)[:, cut.run] + at
         self._runs.append(pieces)
         self._cuts.append(cut)
 
@@ -210,65 +229,78 @@ def cut_of(rows: tuple[tuple[tuple[int, bool], ...], ...], kv_heads: int, thread
     return Cut(table[:, 0], table[:, 1], table[:, 2], told, np.array(bounds), np.array(heads))
 
 
-def _takes(segment: Segment, cache: LayerCache, layer: int) -> bool:
-    """Whether a row's attention in a layer is nobody's business but its own, and its unit is held like any other."""
+def _kind(segment: Segment, layer: int) -> tuple[object, ...] | None:
+    """What says where a row's unit goes in a layer and what the row reads there, but for addresses: rows read alike in
+    layers of which it is the same. None where the row's attention is not its own business alone, or its unit is not
+    held like any other."""
     sequence = segment.sequence
-    keep, scored = sequence.plan.keep, sequence.plan.keep.scores_units(sequence.shape.windows[layer])
-    return not (
+    cache, pattern = sequence.caches[layer], sequence.patterns[layer]
+    score = sequence.score if pattern.held else None
+    if (
         not sequence.plan.store.identity
         or not cache.rotated
-        or cache.norms is not None
         or layer in sequence.signals[True]
         or layer in sequence.projections
         or layer in sequence.transient
-        or (scored and keep.voters(segment.first, sequence.prompt) is not None)
-        or (scored and sequence.scorer is not None and sequence.evictions_ahead(layer))
-    )
-
-
-def _reading(segment: Segment, cache: LayerCache, layer: int, *, rotated: bool) -> Reading | None:
-    """What a row reads in a layer where its unit has just come; None where that is not known, or not all of a run."""
-    sequence, window = segment.sequence, segment.sequence.shape.windows[layer]
-    reader = sequence.reader
-    spans = sequence.plan.keep.spans(cache, 1, segment.first, segment.positions, window)
-    units = sum(span.stop - span.start for span in spans)
-    if any(span.window is not None or span.past is None for span in spans) or not reader.foreseen(layer, units):
+        or (score is not None and sequence.plan.keep.voting_from(segment.first, sequence.prompt) is not None)
+        or (sequence.scorer is not None and score is not None and sequence.evictions_ahead(layer))
+    ):
         return None
-    if reader.narrows:
-        row = _row(segment, cache, layer, window)
-        views = reader.narrow(row, [view_of(segment, cache, span, fresh=1) for span in spans])
-        if any(view.window is not None or view.past is None for view in views):
+    window = sequence.shape.windows[layer]
+    # A reader may know more of a layer than how its units stand.
+    alone = None if pattern.told_by_slots(cache, window) and not sequence.reader.selects else layer
+    return alone, pattern, window, sequence.shape.rotations[layer], cache.standing
+
+
+def _reading(segment: Segment, caches: list[LayerCache], layer: int, *, rotated: bool) -> Reading | None:
+    """What a row reads in layers from `layer` on where its unit has just come, and which are of the same kind; None
+    where that is not known, or not all of a run."""
+    sequence, cache = segment.sequence, caches[0]
+    window, reader = sequence.shape.windows[layer], sequence.reader
+    spans = sequence.patterns[layer].spans(cache, 1, segment.first, segment.positions, window)
+    units = sum(span.stop - span.start for span in spans)
+    if any(span.window is not None or span.past is None for span in spans):
+        return None
+    if reader.selects:
+        row, seen = _row(segment, cache, layer, window), [view_of(segment, cache, span, fresh=1) for span in spans]
+        views = None if reader.wants(row, seen) is not None else reader.select(row, seen)
+        if views is None or any(view.window is not None or view.past is None for view in views):
             return None
         runs = [run for view in views if view.units for run in _runs_of_view(view)]
     else:
-        runs = [
-            Run(keys + first * size, values + first * size, stride, size, last - first, span.query_limit)
-            for span in spans
-            for slab, first, last in cache.memory.pieces(span.start, span.stop)
-            for keys, values, stride, size in (slab.place,)
-            if last > first
-        ]
+        runs = [run for span in spans for run in _runs_of_span(caches, span)]
     if not rotated:  # then nothing is rotated another way
         runs = [run._replace(limit=None) for run in runs]
     return Reading(runs, sum(run.units for run in runs) < units)
 
 
-def _runs_of_view(view: View) -> list[Run]:
-    found = []
+def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
+    """The runs of memory that a span lies in, in every one of some caches in which units stand alike."""
+    pieces = [cache.memory.pieces(span.start, span.stop) for cache in caches]
+    for number, (_, first, last) in enumerate(pieces[0]):
+        slabs = np.array([each[number][0].place for each in pieces], dtype=np.int64)
+        stride, size = (int(each) for each in slabs[0, 2:])
+        if last > first:
+            yield Run(
+                slabs[:, 0] + first * size, slabs[:, 1] + first * size, stride, size, last - first, span.query_limit
+            )
+
+
+def _runs_of_view(view: View) -> Iterator[Run]:
     for keys, values in view.runs:
         stride, size = keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
-        found.append(Run(keys.data_ptr(), values.data_ptr(), stride, size, keys.shape[1], view.query_limit))
-    return found
+        places = (np.array([each.data_ptr()], dtype=np.int64) for each in (keys, values))
+        yield Run(*places, stride, size, keys.shape[1], view.query_limit)
 
 
 def _row(segment: Segment, cache: LayerCache, layer: int, window: int | None) -> Row:
-    """The row, for a read policy that has said it needs no more of it."""
+    """The row, before the layer is computed."""
 
     def unknown(*_: Any) -> Any:
-        raise TypeError("a layer that is foreseen has no queries")
+        raise TypeError("what a row attends with is not known before its layer is computed")
 
     ordered = not segment.sequence.plan.compute.revives
     return Row(
-        layer=layer, position=segment.first, window=window, appended=cache.appended, dropped=cache.dropped,
-        ordered=ordered, query=unknown, match=unknown, keys=unknown,
+        layer=layer, position=segment.first, window=window, decode=True, last=True,
+        appended=cache.appended, dropped=cache.dropped, ordered=ordered, query=None, match=unknown, keys=unknown,
     )  # fmt: skip

@@ -43,4 +43,4 @@ class Observer:
 
     def compressed(self, sequence: "Sequence") -> None:
         """The caches have been compressed at a boundary, `sequence.position` tokens being known; see
-        `KeepPolicy.boundary`."""
+        `KeepPolicy.next_eviction`."""

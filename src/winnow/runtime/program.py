@@ -44,9 +44,11 @@ class Program:
             self.mlp = first.mlp.gate_proj.out_features
             facts = _facts(first)
             records = [_described(layer, decoder.dtype) if _facts(layer) == facts else None for layer in decoder.layers]
-        self._takes = [record is not None for record in records]
+        self._until = [len(records)] * (len(records) + 1)  # per layer: up to which one from there on all are taken
+        for layer in reversed(range(len(records))):
+            self._until[layer] = layer if records[layer] is None else self._until[layer + 1]
         self.layers = np.array([record or [0] * t.LAYER for record in records], dtype=np.int64)
-        taken = [layer for layer, takes in zip(decoder.layers, self._takes, strict=True) if takes]
+        taken = [layer for layer, record in zip(decoder.layers, records, strict=True) if record is not None]
         self.rows = min((_few(module) for layer in taken for module in _products(layer)), default=0)
         self.rows = min(self.rows, MOST_ROWS)
 
@@ -58,8 +60,8 @@ class Program:
         if len(hidden) > self.rows:
             return hidden, first
         frame, layer = Frame(self, segments, first), first
-        while layer < last and self._takes[layer] and frame.add(layer):
-            layer += 1
+        while layer < (stop := min(last, self._until[layer])) and (taken := frame.add(layer, stop)):
+            layer += taken
         return (hidden, first) if layer == first else (frame.run(hidden), layer)
 
     def memory(self, name: str, nbytes: int) -> int:

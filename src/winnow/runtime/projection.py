@@ -61,7 +61,7 @@ def leave_units(decoder: Decoder, segment: Segment, hidden: Tensor, stops: Tenso
         cache = sequence.caches[layer]
         cache.append(keys, values, positions, first if int(positions[-1]) - first + 1 == len(rows) else None)
         if stops is not None and stops.all():  # otherwise the rows that go on need what would be evicted
-            sequence.plan.keep.evict(cache, sequence.window(decoder.shape.windows[layer]))
+            sequence.leave(layer)
 
 
 def heads_of(decoder: Decoder, projection: Projection) -> Heads:

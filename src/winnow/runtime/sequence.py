@@ -11,10 +11,11 @@ from torch import Tensor
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
 from winnow.cache.memory import Slab
+from winnow.cache.pattern import All
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep, Projection
-from winnow.policies.keep.base import Moment, UnitScorer
+from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
@@ -33,7 +34,10 @@ class Sequence:
     entrances, signals: the layers that the compute policy names, the second for prefill and for decode.
     deep: the prompt tokens that the compute policy named, going: their positions, [tokens].
     projections, transient: what it says of layers.
-    scorer: what scores new units for the keep policy. surprise: what it is told of tokens.
+    score, patterns: what units are evicted by, and what rows see in each layer. windows: outside of
+    which units leave a layer: a token that is revived may need those that have left its own. scorer: what scores new
+    units.
+    surprise: how surprising tokens are.
     reader: what the read policy knows.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
     chunk: rows a step is meant to hold. position: the next token's. aside: per layer where the compute policy chooses,
@@ -56,6 +60,9 @@ class Sequence:
     going: Tensor
     projections: Mapping[int, Projection]
     transient: Collection[int]
+    score: Score | None
+    patterns: tuple[All, ...]
+    windows: tuple[int | None, ...]
     scorer: UnitScorer | None = None
     surprise: Surprise | None = None
     reader: Reader = field(default_factory=Reader)
@@ -99,29 +106,29 @@ class Sequence:
     @cached_property
     def late(self) -> int:
         """The layer from which on the tokens of a prompt come all at once, at its end, to be compressed then."""
-        compresses = self.plan.keep.boundary(0, self.prompt) is not None
-        return self.stops if compresses and self.plan.compute.waits else self.shape.layers
+        evicts = self.plan.keep.next_eviction(0, self.prompt) is not None
+        return self.stops if evicts and self.plan.compute.waits else self.shape.layers
 
     def boundary(self) -> int | None:
-        """After how many tokens the caches are compressed next, if ever."""
-        regular = self.plan.keep.boundary(self.position, self.prompt)
+        """After how many tokens units are evicted next by their scores, if ever."""
+        regular = self.plan.keep.next_eviction(self.position, self.prompt)
         if self.late == self.shape.layers or self.position >= self.prompt:
             return regular
         return self.prompt if regular is None else min(regular, self.prompt)
 
     def evictions_ahead(self, layer: int) -> bool:
-        """Whether a layer's cache will be compressed after the rows of this step."""
+        """Whether units of a layer will be evicted by their scores after the rows of this step."""
         if layer >= self.late and self.position < self.prompt:
             return True
-        return self.plan.keep.boundary(self.position, self.prompt) is not None
+        return self.plan.keep.next_eviction(self.position, self.prompt) is not None
 
     def advance(self, decoder: Decoder, tokens: list[int], hidden: Tensor) -> None:
-        """Count `tokens` as done, and compress the caches where a boundary is reached.
+        """Count `tokens` as done, and evict units by their scores where it is time to.
 
         hidden: [rows, hidden] after the last layer.
         """
         boundary = self.boundary()
-        regular = boundary == self.plan.keep.boundary(self.position, self.prompt)
+        regular = boundary == self.plan.keep.next_eviction(self.position, self.prompt)
         if self.surprise is not None and boundary is not None:
             self.surprise.note(decoder, hidden, tokens)
         if self.position < self.prompt or self.position + len(tokens) == boundary:
@@ -129,36 +136,39 @@ class Sequence:
         self.position += len(tokens)
         if self.position != boundary:
             return
-        self.reader.settle()
+        self.reader.reset()
         following = self.boundary()
         room = (self.prompt + HEADROOM if following is None else following) - self.position
         noted = None if self.surprise is None else self.surprise.take()
         ends = self.position == self.prompt
-        for layer, window in enumerate(self.shape.windows):
+        for layer in range(self.shape.layers):
             late = ends and layer >= self.late
             if self.holder(layer) == layer and (late or regular):
-                moment = Moment(self.prompt, self.position, window, room, noted, late)
-                self.plan.keep.compress(self.caches[layer], moment)
-        self.reader.forget()
+                self.evict(layer, room, noted, late=late)
         if self.observer is not None:
             self.observer.compressed(self)
 
-    def window(self, window: int | None) -> int | None:
-        """A layer's window as far as eviction goes: a token that is revived may need units that have left it."""
-        return None if self.plan.compute.revives else window
+    def evict(self, layer: int, room: int, noted: Tensor | None, *, late: bool) -> None:
+        """Evict units of a layer that holds them until then, by their scores; see `evict_by_score`."""
+        if self.score is not None and self.patterns[layer].held:
+            moment = Moment(self.prompt, self.position, self.shape.contexts[layer], late)
+            evict_by_score(self.caches[layer], self.plan.keep, self.score, moment, room, noted)
+
+    def leave(self, layer: int) -> None:
+        """Drop what no later row may see in a layer."""
+        self.patterns[layer].evict(self.caches[layer], self.windows[layer])
 
     def forget(self, seen: Tensor, below: int) -> None:
         """Evict the units of tokens that are not `seen`, [known] bool, from the layers below `below`."""
-        self.reader.settle()
+        self.reader.reset()
         for cache in self.caches[:below]:
             positions = cache.live_positions()
             if not (kept := seen[positions]).all():
                 cache.retain(kept.nonzero().flatten(), room=HEADROOM)
-        self.reader.forget()
 
     def release(self) -> None:
         """Give the memory back; nothing can be computed after."""
-        self.reader.settle()
+        self.reader.reset()
         self.caches.clear()
         self.aside.clear()
         self.reader = Reader()
@@ -181,8 +191,8 @@ class Sequence:
         None: as many as the text has.
         """
         total = 0
-        for layer, window in enumerate(self.shape.windows):
-            units = self.plan.keep.bound(self.prompt, new, self.chunk, self.window(window))
+        for layer, context in enumerate(self.shape.contexts):
+            units = self.plan.bound(self.prompt, new, self.chunk, context)
             if self.holder(layer) == layer and units is None:
                 return None
             if self.holder(layer) == layer:
@@ -207,6 +217,24 @@ class Sequence:
         self.stats.allocated_bytes = sum(cache.allocated_nbytes for cache in self.own_caches())
 
 
+def evict_by_score(
+    cache: LayerCache, keep: KeepPolicy, score: Score, moment: Moment, room: int = 0, noted: Tensor | None = None
+) -> None:
+    """Evict the units of a layer that a policy does not select.
+
+    room: units that are sure to come before the next time. noted: [tokens since the last time], how surprising each
+    is.
+    """
+    if noted is not None:
+        cache.set_scores(noted)
+    if (index := keep.select(cache, moment)) is not None:
+        cache.retain(index, room)
+    if score.voters is not None:  # the next eviction has others
+        cache.scale_scores(0.0)
+    elif index is not None and score.decay != 1:
+        cache.scale_scores(score.decay)
+
+
 def new_sequence(
     decoder: Decoder,
     plan: Plan,
@@ -228,7 +256,7 @@ def new_sequence(
         return plan.store.slab(shape.kv_heads, capacity, shape.head_dim, dtype, device)
 
     deep = deep or Deep.none(prompt)
-    units = plan.compute.prompt_units(shape, prompt, deep)
+    units, score = plan.compute.prompt_units(shape, prompt, deep), plan.keep.score
     rope_length = plan.rope_positions(shape, prompt, length - prompt)
     sequence = Sequence(
         plan=plan,
@@ -246,24 +274,26 @@ def new_sequence(
         going=torch.tensor(deep.positions, dtype=torch.int64, device=device),
         projections=plan.compute.projections(shape),
         transient=frozenset(plan.compute.transient(shape)),
-        surprise=None if plan.keep.surprisal is None else Surprise(plan.keep.surprisal),
+        score=score,
+        patterns=tuple(map(plan.keep.pattern, shape.contexts)),
+        windows=(None,) * shape.layers if plan.compute.revives else shape.windows,
+        surprise=Surprise(score.repeated) if score is not None and score.source == "logits" else None,
         omitted=omitted,
     )
-    for layer, (window, held) in enumerate(zip(shape.windows, units, strict=True)):
+    for layer, (context, held) in enumerate(zip(shape.contexts, units, strict=True)):
         if (holder := sequence.holder(layer)) != layer:
             sequence.caches.append(sequence.caches[holder])
             continue
         new = min(length - prompt, HEADROOM)
-        limit, wanted = (plan.keep.bound(prompt, n, chunk, sequence.window(window)) for n in (length - prompt, new))
+        limit, wanted = (plan.bound(prompt, n, chunk, context) for n in (length - prompt, new))
         if layer >= sequence.late:  # all that goes on comes at once
             limit = wanted = None
         cache = LayerCache(
             make,
             max(1, held + new if wanted is None else min(held + new, wanted)),
             limit,
-            scored=plan.keep.scores_units(window),
-            normed=plan.read.norms,
-            compact=layer < sequence.stops and plan.keep.compact(window),
+            scored=sequence.patterns[layer].held,
+            compact=layer < sequence.stops and sequence.patterns[layer].held and plan.keep.compact,
         )
         sequence.caches.append(cache)
     return sequence

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,19 +24,20 @@ def surprisal_of(decoder: Decoder, hidden: Tensor, tokens: Tensor) -> Tensor:
 
 @dataclass
 class Surprise:
-    """The surprisal of the tokens of one sequence since its cache was last compressed; see `KeepPolicy.surprisal`.
+    """The surprisal of the tokens of one sequence since units were last evicted by it.
 
-    pieces: a tensor per step. last: [1, hidden], the last row, which says how surprising the next token is.
+    repeated: of the repetition of each, see `Score`. pieces: a tensor per step. last: [1, hidden], the last row, which
+    says how surprising the next token is.
     """
 
-    of: Literal["next", "repeat"]
+    repeated: bool
     pieces: list[Tensor] = field(default_factory=list)
     last: Tensor | None = None
 
     def note(self, decoder: Decoder, hidden: Tensor, tokens: Sequence[int]) -> None:
         """Take in the rows of a step, hidden: [tokens, hidden] after the last layer."""
         ids = torch.tensor(tokens, device=hidden.device)
-        if self.of == "repeat":
+        if self.repeated:
             self.pieces.append(surprisal_of(decoder, hidden, ids))
             return
         rows = hidden[:-1] if self.last is None else torch.cat((self.last, hidden[:-1]))
@@ -46,9 +46,10 @@ class Surprise:
         self.last = hidden[-1:].clone()
 
     def take(self) -> Tensor:
-        """What has been noted since the last time, [tokens] float32."""
+        """What has been noted since the last time, [tokens] float32; where nothing says how surprising the first token
+        is, infinity or, of repetitions, the highest value."""
         noted, self.pieces = torch.cat(self.pieces), []
-        return noted
+        return torch.cat((noted.max()[None], noted[:-1])) if self.repeated else noted
 
     @property
     def nbytes(self) -> int:

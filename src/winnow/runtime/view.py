@@ -7,9 +7,9 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.cache.memory import joined
+from winnow.cache.pattern import Span
 from winnow.cache.view import NOBODY, View
 from winnow.kernels.attend.reference import visible
-from winnow.policies.base import Span
 from winnow.runtime.projected import Projected
 from winnow.runtime.segment import Segment
 
@@ -24,7 +24,6 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     """
     slots = slice(span.start, span.stop)
     runs, positions = cache.memory.runs(span.start, span.stop), cache.positions[..., slots]
-    norms = None if cache.norms is None else cache.norms[:, slots]
     past, length = span.past, span.stop - span.start
     seen = part.seen[positions] if part.seen is not None else None
     revives = part.sequence.plan.compute.revives  # then units stay that have left the window
@@ -37,7 +36,6 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
         index = seen.nonzero().flatten()
         positions, index = positions[index], index + span.start
         runs = [cache.gather(index)]
-        norms = None if cache.norms is None else cache.norms[:, index]
         past = len(index) - 1 if part.rows == 1 else None
     elif gathered:
         assert seen is not None
@@ -46,7 +44,6 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
         padding, positions, past = ~seen.gather(1, index), positions.gather(1, index), None
         keys, values = (each.gather(1, index[..., None].expand(-1, -1, each.shape[-1])) for each in joined(runs))
         runs = [(keys, values)]
-        norms = None if norms is None else norms.gather(1, index)
     if part.late:  # units of later positions may stand before the rows' own
         past = None
     order = positions
@@ -56,7 +53,7 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     if padding is not None:
         order = order.masked_fill(padding, NOBODY)
     place = span.start if span.start < cache.head else cache.head + span.start - cache.start
-    return View(tuple(runs), positions, order, past, span.window, span.query_limit, norms, place, gathered)
+    return View(tuple(runs), positions, order, past, span.window, span.query_limit, place, gathered)
 
 
 def attention_of(queries: list[Tensor], views: list[View], part: Segment, rows: Projected) -> tuple[Tensor, Tensor]:

@@ -140,9 +140,6 @@ class ComputePolicy(Policy):
     def check_prompt(self, prompt: int) -> None:
         """Raise InputError where a prompt of so many tokens cannot be computed this way."""
 
-    def prepare(self, scorer: Scorer) -> None:
-        """Raise, before any work, what `shorten` would raise for want of a tokenizer or a scorer."""
-
     def shorten(self, ids: list[int], scorer: "Scorer") -> list[int]:
         """Index of the prompt tokens that the model gets to see at all, ascending; their positions are renumbered."""
         return list(range(len(ids)))

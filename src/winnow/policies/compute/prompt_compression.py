@@ -75,9 +75,9 @@ class PromptCompression(ComputePolicy):
                 "download en_core_web_sm; or use unit='token'"
             )
 
-    def prepare(self, scorer: Scorer) -> None:
+    def prepare(self, services: Scorer, ids: list[int] | None) -> None:
         if self.keep < 1:
-            self._models(scorer)
+            self._models(services)
 
     def shorten(self, ids: list[int], scorer: Scorer) -> list[int]:
         if self.keep == 1:

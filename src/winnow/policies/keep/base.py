@@ -1,4 +1,4 @@
-"""What every keep policy is."""
+"""What every keep policy is: what rows see by pattern, and what is kept by score when it is time to evict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import Tensor
 
-from winnow.policies.base import Policy, Scorer, Span
+from winnow.cache.pattern import ALL, All
+from winnow.policies.base import LayerContext, Policy, Scorer
 
 if TYPE_CHECKING:
     from winnow.cache.layer import LayerCache
@@ -16,24 +17,43 @@ if TYPE_CHECKING:
 UnitScorer = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
-Needs = Literal["units", "projections", "attention", "outputs"]
+def attention_sums(weights: Tensor) -> Tensor:
+    """The attention that rows give units, as the mean over the query heads of a KV head.
+
+    weights: [rows, kv_heads, group, units] float32, 0 where a row does not see a unit; returns [kv_heads, units].
+    """
+    return weights.mean(2).sum(0)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Where the scores of units come from, each a float32 per KV head; they begin with 0.
+
+    source: "kv": what `heads` makes of the projections of a unit's row, once; "attention": the `votes` of rows,
+    added up; "logits": how surprising a unit's token is, -ln P of it or, `repeated`, of its repetition.
+    voters: how many of the last rows before an eviction vote, for it alone; None: all rows, for all evictions to come.
+    decay: by what scores are multiplied when units have been evicted by them.
+    """
+
+    source: Literal["kv", "attention", "logits"]
+    heads: Callable[[Scorer], UnitScorer] | None = None
+    voters: int | None = None
+    votes: Callable[[Tensor], Tensor] = attention_sums
+    repeated: bool = False
+    decay: float = 1.0
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a layer's cache is compressed.
+    """When units of a layer are evicted.
 
-    prompt: prompt tokens; known: tokens so far, all of which have their units. window: the layer's own. room: units
-    that are sure to come before the next time. surprisal: [tokens since the last time] float32, see
-    `KeepPolicy.surprisal`; None where it was not asked for. late: whether all units of the prompt have just come at
-    once, those of tokens that waited for its end below.
+    prompt: prompt tokens; known: tokens so far, all of which have their units. late: whether all units of the prompt
+    have just come at once, those of tokens that waited for its end below.
     """
 
     prompt: int
     known: int
-    window: int | None
-    room: int
-    surprisal: Tensor | None = None
+    layer: LayerContext
     late: bool = False
 
 
@@ -41,116 +61,47 @@ class KeepPolicy(Policy):
     """Which units stay in a layer's cache, and which of them a row may see."""
 
     verb = "keep"
-    # What it needs of a prompt token in a layer, besides its unit: the row's projections there, its attention before
-    # the next eviction, or that it reaches the end of the last layer. Where tokens stop, layers above may lack these.
-    needs: ClassVar[Needs] = "units"
-    # Whether it can act where tokens wait at a layer for the end of the prompt, and may come back later.
-    takes_waits: ClassVar[bool] = False
-    # Whether all layers and KV heads keep the same tokens, but for sliding windows.
-    same_in_layers: ClassVar[bool] = True
+    # Whether KV heads and layers may keep the units of different tokens.
+    per_head: ClassVar[bool] = False
 
     @property
-    def votes_in_decode(self) -> bool:
-        """Whether the rows of decode steps vote, so that each of them has to read all units."""
+    def compact(self) -> bool:
+        """Whether rope positions are places among what is kept, so that prompts may exceed the model's positions."""
         return False
 
-    def rope_positions(self, prompt: int, new: int) -> int | None:
-        """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None."""
+    @property
+    def score(self) -> Score | None:
+        """What units are ranked by when some are evicted, in the layers that hold them until then; None: by nothing."""
         return None
 
-    def bound(self, prompt: int, new: int, chunk: int, window: int | None) -> int | None:
-        """The most units per KV head that a layer ever holds, `chunk` rows at a time; None: one for every token.
+    def pattern(self, layer: LayerContext) -> All:
+        """What rows see in a layer, and what leaves it by itself."""
+        return ALL
 
-        prompt, new: tokens; window: the layer's own.
-        """
-        return window_bound(chunk, window)
-
-    def check_prompt(self, prompt: int) -> None:
-        """Raise InputError where a prompt of so many tokens cannot be kept this way."""
-
-    def spans(self, cache: "LayerCache", rows: int, first: int, positions: Tensor, window: int | None) -> list[Span]:
-        """What `rows` new rows see, their units being the last ones appended to `cache`.
-
-        first: the position of the first of them, as a Python int; positions: [rows]; window: the layer's own.
-        """
-        return cache_spans(cache, rows, window)
-
-    def evict(self, cache: "LayerCache", window: int | None) -> None:
-        """Drop what no later row may see, once it is known what the rows of a step read in a layer.
-
-        With `LayerCache.drop`, which moves nothing: the rows may not have read it yet.
-        """
-        evict_outside(cache, window)
-
-    def boundary(self, known: int, prompt: int) -> int | None:
-        """After how many tokens, more than `known`, all layers are compressed next; None: never again.
+    def next_eviction(self, known: int, prompt: int) -> int | None:
+        """After how many tokens, more than `known`, units are next evicted in the layers that hold them; None: never.
 
         No step goes across it, so that what is kept does not depend on how the tokens arrive.
         """
         return None
 
-    def compress(self, cache: "LayerCache", moment: Moment) -> None:
-        """Drop units of a layer at a boundary, all layers having seen all tokens up to it."""
+    def voting_from(self, first: int, prompt: int) -> int | None:
+        """From which position on rows vote, by `Score.voters`; None: what they say would change nothing.
 
-    def compact(self, window: int | None) -> bool:
-        """Whether, in layers of this window, the rope position of a unit is its place among those that are kept.
-
-        Keys are kept unrotated then, and rotated when they are used, until no eviction is to come.
-        """
-        return False
-
-    def scores_units(self, window: int | None) -> bool:
-        """Whether every unit has a score, in layers of this window: see `LayerCache.scores`."""
-        return False
-
-    def unit_scorer(self, scorer: Scorer) -> UnitScorer | None:
-        """What scores units once and for all, when they are made; None: they begin with 0.
-
-        Raises ModelError where the model has no such thing.
+        first: the position of the first of some rows before the same eviction.
         """
         return None
 
-    def voters(self, first: int, prompt: int) -> int | None:
-        """From which position on rows vote with their attention on all units; None: they do not.
+    def select(self, cache: "LayerCache", moment: Moment) -> Tensor | None:
+        """Which units stay when some are evicted: [kept] or [kv_heads, kept] index of the live ones, ascending.
 
-        first: the position of the first of some rows before the same boundary.
+        cache: their scores and positions; not to be changed. None: all of them.
         """
         return None
 
-    def votes(self, weights: Tensor) -> Tensor:
-        """What rows add to the scores of units. weights: [rows, kv_heads, group, units] float32, 0 where a row does not
-        see a unit; returns [kv_heads, units]."""
-        return weights.mean(2).sum(0)
+    def bound(self, prompt: int, new: int, layer: LayerContext) -> int | None:
+        """The most units per KV head that a layer which holds them until they are evicted ever has; None: no bound.
 
-    @property
-    def surprisal(self) -> Literal["next", "repeat"] | None:
-        """What to tell `compress` of every token: -ln P of the token itself ("next"), or of its repetition ("repeat"),
-        which is to come once more; the first of a text has no other than infinity."""
+        prompt, new: tokens.
+        """
         return None
-
-
-def cache_spans(cache: "LayerCache", rows: int, window: int | None) -> list[Span]:
-    """Everything live, causal and inside the layer's window. One row reads no more than its window holds."""
-    start, stop = cache.start, cache.stop
-    if cache.head:
-        return [Span(0, cache.head, past=cache.head), Span(start, stop, stop - start - rows, window)]
-    if window is not None and rows == 1 and cache.gapless:
-        return [Span(max(start, stop - window), stop, past=min(stop - start, window) - 1)]
-    return [Span(start, stop, stop - start - rows, window)]
-
-
-def evict_outside(cache: "LayerCache", window: int | None) -> None:
-    """Drop the units that have left a sliding window: the next row sees itself and `window - 1` before it."""
-    if window is None:
-        return
-    if cache.gapless:
-        cache.drop(max(0, cache.length - (window - 1)))
-        return
-    live = cache.positions[..., cache.start : cache.stop]
-    gone = (live < live[..., -1:] - (window - 2)).sum(-1)  # ascending, so these are the oldest
-    cache.drop(int(gone.min()))
-
-
-def window_bound(chunk: int, window: int | None) -> int | None:
-    """The most units of a layer that keeps what its window holds."""
-    return None if window is None else window - 1 + chunk

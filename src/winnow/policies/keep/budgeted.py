@@ -3,16 +3,17 @@
 The policies that do so differ in how they score units, and in which they keep whatever their score.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
+from winnow.cache.pattern import ALL, HELD, All
 from winnow.errors import InputError
 from winnow.parameters import Count, Natural, Where
-from winnow.policies.base import Span
-from winnow.policies.keep.base import KeepPolicy, Moment, Needs, cache_spans, evict_outside, window_bound
+from winnow.policies.base import LayerContext, Scorer
+from winnow.policies.keep.base import KeepPolicy, Moment
 
 SAME = 1e-5  # relative difference of scores that says nothing: rounding depends on which rows are computed together
 LOCAL = 100  # the paper's tail of a prompt, Locret, table 6
@@ -24,7 +25,7 @@ SEVERAL_EVICTIONS = Where(
 
 
 class Budgeted(KeepPolicy):
-    """Base of the policies with a budget; their fields have these names and meanings.
+    """Base of the policies with a budget; their fields have these names and meanings, and they have a `score`.
 
     budget: units per KV head that a layer keeps.
     chunk: prompt tokens from one eviction to the next; None: one eviction, when the prompt is there (but for `local`).
@@ -39,8 +40,7 @@ class Budgeted(KeepPolicy):
     larger than the budget keep that window instead, with units at their places in the text: only distances count there.
     """
 
-    needs: ClassVar[Needs] = "attention"
-    same_in_layers = False
+    per_head = True
 
     budget: Count
     chunk: Count | None
@@ -56,34 +56,34 @@ class Budgeted(KeepPolicy):
                 "use a larger budget or a smaller local",
             )
 
-    def check_prompt(self, prompt: int) -> None:
-        if self.local is not None and self.local >= prompt:
+    def prepare(self, services: Scorer, ids: list[int] | None) -> None:
+        if ids is not None and self.local is not None and self.local >= len(ids):
             raise InputError(
-                f"{self.name}: local={self.local} leaves nothing of a prompt of {prompt} tokens; use at most "
-                f"local={prompt - 1}"
+                f"{self.name}: local={self.local} leaves nothing of a prompt of {len(ids)} tokens; use at most "
+                f"local={len(ids) - 1}"
             )
+        if self.score is not None and self.score.heads is not None:
+            self.score.heads(services)
+
+    @property
+    def compact(self) -> bool:
+        return self.positions == "compact"
 
     def tail(self, prompt: int) -> int:
         """Last tokens of a prompt that stay beside the budget."""
         return min(min(LOCAL, self.budget) if self.local is None else self.local, prompt - 1)
 
-    def acts(self, window: int | None) -> bool:
-        """Whether layers of this window are compressed."""
-        return window is None or window > self.budget
+    def pattern(self, layer: LayerContext) -> All:
+        return HELD if layer.window is None or layer.window > self.budget else ALL
 
-    def compact(self, window: int | None) -> bool:
-        return self.positions == "compact" and self.acts(window)
+    def bound(self, prompt: int, new: int, layer: LayerContext) -> int:
+        tail = self.tail(prompt)
+        filling = min(prompt - tail, self.budget + (prompt if self.chunk is None else self.chunk))
+        first = tail + (new if self.decode_chunk is None else min(new, self.decode_chunk))
+        later = 0 if self.decode_chunk is None or new <= self.decode_chunk else self.budget + self.decode_chunk
+        return max(filling, min(prompt - tail, self.budget) + first, min(later, prompt + new))
 
-    def scores_units(self, window: int | None) -> bool:
-        return self.acts(window)
-
-    def rope_positions(self, prompt: int, new: int) -> int | None:
-        return self._most(prompt, new) if self.positions == "compact" else None
-
-    def bound(self, prompt: int, new: int, chunk: int, window: int | None) -> int | None:
-        return self._most(prompt, new) if self.acts(window) else window_bound(chunk, window)
-
-    def boundary(self, known: int, prompt: int) -> int | None:
+    def next_eviction(self, known: int, prompt: int) -> int | None:
         end = prompt - self.tail(prompt)
         if known < end:
             return end if self.chunk is None else min((known // self.chunk + 1) * self.chunk, end)
@@ -91,45 +91,38 @@ class Budgeted(KeepPolicy):
             return None
         return prompt + (max(0, known - prompt) // self.decode_chunk + 1) * self.decode_chunk
 
-    def spans(self, cache: LayerCache, rows: int, first: int, positions: Tensor, window: int | None) -> list[Span]:
-        if not self.acts(window):
-            return cache_spans(cache, rows, window)
-        # One row, too, is shown what has left its window: its votes are on all units of the cache.
-        return [Span(cache.start, cache.stop, cache.length - rows, window)]
+    def voting_from(self, first: int, prompt: int) -> int | None:
+        end, score = self.next_eviction(first, prompt), self.score
+        if end is None or score is None or score.source != "attention":
+            return None
+        if score.voters is not None:
+            return end - score.voters if end > self.budget else None
+        fits = self.decode_chunk is None and prompt - self.tail(prompt) <= self.budget  # nothing is ever evicted
+        return None if fits else 0
 
-    def evict(self, cache: LayerCache, window: int | None) -> None:
-        if not self.acts(window):
-            evict_outside(cache, window)
-
-    def compress(self, cache: LayerCache, moment: Moment) -> None:
-        if not self.acts(moment.window):
-            return
-        self.update(cache, moment)
+    def select(self, cache: LayerCache, moment: Moment) -> Tensor | None:
+        """[kv_heads, kept] or [kept]."""
         beside = 0
         if moment.late:  # the tail has come with the others
             beside = int((cache.live_positions() >= moment.prompt - self.tail(moment.prompt)).sum())
-        if cache.length > self.budget + beside:
-            cache.retain(self.choose(cache, moment, beside), room=moment.room)
-
-    def update(self, cache: LayerCache, moment: Moment) -> None:
-        """Bring the scores up to date before units are chosen."""
+        return self.choose(cache, moment, beside) if cache.length > self.budget + beside else None
 
     def choose(self, cache: LayerCache, moment: Moment, beside: int) -> Tensor:
         """[kv_heads, budget + beside] or [budget + beside] index of the live units that stay, ascending.
 
         beside: newest units that stay and are not counted in the budget.
         """
-        scores = self.ranked(cache, moment)
+        scores = self.ranked(cache.live_scores())
         most = torch.finfo(scores.dtype).max
         if (protected := self.protected(moment) + beside) > 0:
             scores[:, -protected:] = most
-        if moment.window is not None:  # what has left the window is of no use to anyone
-            scores.masked_fill_(cache.live_positions() <= moment.known - moment.window, -most)
+        if moment.layer.window is not None:  # what has left the window is of no use to anyone
+            scores.masked_fill_(cache.live_positions() <= moment.known - moment.layer.window, -most)
         return best(scores, self.budget + beside)
 
-    def ranked(self, cache: LayerCache, moment: Moment) -> Tensor:
-        """[kv_heads, units] float32, a copy: units with a higher value stay."""
-        return cache.live_scores()
+    def ranked(self, scores: Tensor) -> Tensor:
+        """Of the units' scores [kv_heads, units] what they are ranked by; they may be written to."""
+        return scores
 
     def protected(self, moment: Moment) -> int:
         """How many of the newest units stay whatever their score."""
@@ -138,14 +131,6 @@ class Budgeted(KeepPolicy):
     def prompt_ends(self, moment: Moment) -> bool:
         """Whether this is the last eviction of the prompt."""
         return moment.late or moment.known == moment.prompt - self.tail(moment.prompt)
-
-    def _most(self, prompt: int, new: int) -> int:
-        """The most units per KV head at any time, for a prompt and `new` tokens after it."""
-        tail = self.tail(prompt)
-        filling = min(prompt - tail, self.budget + (prompt if self.chunk is None else self.chunk))
-        first = tail + (new if self.decode_chunk is None else min(new, self.decode_chunk))
-        later = 0 if self.decode_chunk is None or new <= self.decode_chunk else self.budget + self.decode_chunk
-        return max(filling, min(prompt - tail, self.budget) + first, min(later, prompt + new))
 
 
 def best(scores: Tensor, count: int) -> Tensor:

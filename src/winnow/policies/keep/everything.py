@@ -11,4 +11,3 @@ class Everything(KeepPolicy):
 
     name = "everything"
     identity = True
-    takes_waits = True

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.parameters import Count, Natural
-from winnow.policies.keep.base import Moment
+from winnow.policies.keep.base import Moment, Score
 from winnow.policies.keep.budgeted import Budgeted, Positions
 
 
@@ -53,12 +53,8 @@ class H2O(Budgeted):
             )
 
     @property
-    def votes_in_decode(self) -> bool:
-        return self.decode_chunk is not None
-
-    def voters(self, first: int, prompt: int) -> int | None:
-        fits = self.decode_chunk is None and prompt - self.tail(prompt) <= self.budget  # nothing is ever evicted
-        return None if fits or self.boundary(first, prompt) is None else 0
+    def score(self) -> Score:
+        return Score("attention")
 
     def protected(self, moment: Moment) -> int:
         return self.budget // 2 if self.recent is None else self.recent

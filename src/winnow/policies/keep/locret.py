@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from winnow.parameters import Count, Natural
 from winnow.policies.base import Scorer
-from winnow.policies.keep.base import Moment, UnitScorer
+from winnow.policies.keep.base import Moment, Score, UnitScorer
 from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
 
 
@@ -39,8 +39,6 @@ class Locret(Budgeted):
     decode_chunk: Count | None = None
 
     name = "locret"
-    needs = "projections"
-    takes_waits = True
     source = "arXiv:2410.01805, section 3"
     off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "stabilizers": 3, "local": 4}
@@ -57,8 +55,13 @@ class Locret(Budgeted):
 
         self.require(self.heads != "", "heads='' is no directory; leave heads out for the model's own")
 
-    def unit_scorer(self, scorer: Scorer) -> UnitScorer:
-        return scorer.retaining_heads(self.heads)
+    @property
+    def score(self) -> Score:
+        return Score("kv", heads=self.scorer)
+
+    def scorer(self, services: Scorer) -> UnitScorer:
+        """The retaining heads. Raises ModelError where the model has none."""
+        return services.retaining_heads(self.heads)
 
     def protected(self, moment: Moment) -> int:
         if self.prompt_ends(moment):
@@ -86,5 +89,5 @@ class RandomHeads(Locret):
         self.require(self.heads is None, "heads are random here; leave heads out, or use locret(heads=...)")
         self.require(0 <= self.seed < 2**63, f"seed={self.seed} must be from 0 to {2**63 - 1}")
 
-    def unit_scorer(self, scorer: Scorer) -> UnitScorer:
-        return scorer.random_heads(self.width, self.seed)
+    def scorer(self, services: Scorer) -> UnitScorer:
+        return services.random_heads(self.width, self.seed)

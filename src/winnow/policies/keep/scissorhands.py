@@ -6,13 +6,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from winnow.parameters import Count, Natural
-from winnow.policies.keep.base import Moment
-from winnow.policies.keep.budgeted import Positions
-from winnow.policies.keep.window_votes import WindowVotes
+from winnow.policies.keep.base import Moment, Score
+from winnow.policies.keep.budgeted import Budgeted, Positions
 
 
 @dataclass(frozen=True)
-class Scissorhands(WindowVotes):
+class Scissorhands(Budgeted):
     """Drop the units that the last rows most often gave less than an even share of their attention.
 
     A row that sees t units passes over those to which it gives less than 1/t of its attention, as the mean over the
@@ -41,7 +40,7 @@ class Scissorhands(WindowVotes):
 
     budget: Count = 1024
     chunk: Count | None = 512
-    window: int = 400
+    window: Count = 400
     recent: Natural = 10
     local: Natural | None = None
     positions: Positions = "original"
@@ -60,13 +59,19 @@ class Scissorhands(WindowVotes):
             "kept for the attention it gets",
         )
 
+    @property
+    def score(self) -> Score:
+        return Score("attention", voters=self.window, votes=passed_over)
+
     def protected(self, moment: Moment) -> int:
         return self.recent
 
-    def votes(self, weights: Tensor) -> Tensor:
-        share = weights.mean(2)  # [rows, kv_heads, units]
-        given = share > 0
-        # A weight may round to 0 although the unit is seen; what a row sees ends at the last unit it gives any.
-        seen = given.flip(-1).cummax(-1).values.flip(-1)
-        low = share * given.sum(-1, keepdim=True) < 1
-        return -(low & seen).sum(0).float()
+
+def passed_over(weights: Tensor) -> Tensor:
+    """How many rows give a unit less than an even share, negative. weights, result: as of `attention_sums`."""
+    share = weights.mean(2)  # [rows, kv_heads, units]
+    given = share > 0
+    # A weight may round to 0 although the unit is seen; what a row sees ends at the last unit it gives any.
+    seen = given.flip(-1).cummax(-1).values.flip(-1)
+    low = share * given.sum(-1, keepdim=True) < 1
+    return -(low & seen).sum(0).float()

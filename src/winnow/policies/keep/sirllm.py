@@ -8,7 +8,7 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.parameters import Count, Natural, Share
-from winnow.policies.keep.base import Moment
+from winnow.policies.keep.base import Moment, Score
 from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
 
 RECENT_PART = 7  # Locret's setting of it keeps the last 1000 of 7004 tokens, table 6
@@ -54,7 +54,6 @@ class SirLLM(Budgeted):
     decode_chunk: Count | None = None
 
     name = "sirllm"
-    needs = "outputs"
     source = "arXiv:2405.12528, section 3"
     off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "sink": 2, "recent": 2, "local": 4}
@@ -69,21 +68,8 @@ class SirLLM(Budgeted):
         )
 
     @property
-    def surprisal(self) -> Literal["next", "repeat"]:
-        return self.surprisal_of
-
-    def compress(self, cache: LayerCache, moment: Moment) -> None:
-        held = cache.length
-        super().compress(cache, moment)
-        if cache.length < held:
-            cache.scale_scores(self.decay)
-
-    def update(self, cache: LayerCache, moment: Moment) -> None:
-        assert moment.surprisal is not None
-        scores = moment.surprisal
-        if self.surprisal_of == "repeat":
-            scores = torch.cat((scores.max()[None], scores[:-1]))
-        cache.set_scores(scores)
+    def score(self) -> Score:
+        return Score("logits", repeated=self.surprisal_of == "repeat", decay=self.decay)
 
     def choose(self, cache: LayerCache, moment: Moment, beside: int) -> Tensor:
         scores = cache.live_scores()[0]

@@ -6,15 +6,13 @@ from typing import ClassVar, Literal
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
-from winnow.cache.layer import LayerCache
 from winnow.parameters import Count, Natural, Where
-from winnow.policies.keep.base import Moment
-from winnow.policies.keep.budgeted import Positions
-from winnow.policies.keep.window_votes import WindowVotes
+from winnow.policies.keep.base import Moment, Score
+from winnow.policies.keep.budgeted import Budgeted, Positions
 
 
 @dataclass(frozen=True)
-class SnapKV(WindowVotes):
+class SnapKV(Budgeted):
     """Keep the units that the last rows before an eviction attend to most, with their neighbours, and those rows' own.
 
     The attention weights of the last `window` rows are summed per unit, pooled along the units of each KV head, and the
@@ -42,7 +40,7 @@ class SnapKV(WindowVotes):
 
     budget: Count = 1024
     chunk: Count | None = 512
-    window: int = 32
+    window: Count = 32
     kernel: int = 5
     pooling: Literal["avg", "max"] = "avg"
     local: Natural | None = None
@@ -68,11 +66,14 @@ class SnapKV(WindowVotes):
             f"use {max(1, self.kernel + 1)}",
         )
 
+    @property
+    def score(self) -> Score:
+        return Score("attention", voters=self.window)
+
     def protected(self, moment: Moment) -> int:
         return self.window
 
-    def ranked(self, cache: LayerCache, moment: Moment) -> Tensor:
-        scores = cache.live_scores()
+    def ranked(self, scores: Tensor) -> Tensor:
         before = slice(0, scores.shape[1] - self.window)
         scores[:, before] = pooled(scores[:, before], self.kernel, self.pooling)
         return scores

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from winnow.cache.layer import LayerCache
+from winnow.cache.pattern import ALL, All, SinkWindow
 from winnow.parameters import Natural
-from winnow.policies.base import Span
-from winnow.policies.keep.base import KeepPolicy, cache_spans, evict_outside, window_bound
+from winnow.policies.base import LayerContext
+from winnow.policies.keep.base import KeepPolicy
 
 
 @dataclass(frozen=True)
@@ -42,61 +40,10 @@ class Streaming(KeepPolicy):
     def check(self) -> None:
         self.require(self.recent >= 1, f"recent={self.recent} must be at least 1: a row sees at least itself")
 
-    def rope_positions(self, prompt: int, new: int) -> int:
-        return self.sink + self.recent
+    @property
+    def compact(self) -> bool:
+        return True
 
-    def bound(self, prompt: int, new: int, chunk: int, window: int | None) -> int | None:
-        return window_bound(chunk, window) if self._window_governs(window) else self.sink + self.recent + chunk
-
-    def spans(self, cache: LayerCache, rows: int, first: int, positions: Tensor, window: int | None) -> list[Span]:
-        if self._window_governs(window):
-            return cache_spans(cache, rows, window)
-        if not _whole(cache):
-            return self._spans_of_some(cache, rows, first, positions)
-        if first + rows <= self.sink + self.recent:
-            return cache_spans(cache, rows, window)
-        if first < self.sink:
-            # The sinks are among these rows: nothing is known without comparing positions.
-            sinks = Span(0, self.sink, past=None, query_limit=self.sink + self.recent - 1)
-            return [sinks, Span(self.sink, cache.stop, past=None, window=self.recent)]
-        tail = cache.stop - self.recent if rows == 1 else max(cache.start, self.sink)
-        recent = Span(tail, cache.stop, past=cache.stop - tail - rows, window=None if rows == 1 else self.recent)
-        if self.sink == 0:
-            return [recent]
-        return [Span(0, self.sink, past=self.sink, query_limit=self.sink + self.recent - 1), recent]
-
-    def evict(self, cache: LayerCache, window: int | None) -> None:
-        if self._window_governs(window):
-            evict_outside(cache, window)
-        elif not _whole(cache):
-            live, sinks = cache.live_positions(), self._sinks(cache)
-            if gone := int((live[sinks:] <= live[-1:] - self.recent).sum()):
-                cache.drop(gone, after=sinks)
-        elif cache.length > self.sink + self.recent:
-            cache.drop(cache.length - self.sink - self.recent, after=self.sink)
-
-    def _spans_of_some(self, cache: LayerCache, rows: int, first: int, positions: Tensor) -> list[Span]:
-        """The same in a layer that only some tokens have reached, where slots do not tell positions."""
-        if positions[-1] < self.sink + self.recent:
-            return cache_spans(cache, rows, window=None)
-        sinks = self._sinks(cache)
-        start = max(cache.start, sinks)
-        if rows == 1:  # what is about to be evicted is not read
-            start = cache.stop - int((cache.positions[start : cache.stop] > positions[-1] - self.recent).sum())
-        spans = [Span(start, cache.stop, past=None, window=self.recent)]
-        if sinks:
-            known = None if first < self.sink else sinks
-            spans.insert(0, Span(0, sinks, past=known, query_limit=self.sink + self.recent - 1))
-        return spans
-
-    def _sinks(self, cache: LayerCache) -> int:
-        """How many of the first tokens a layer holds that only some have reached."""
-        return cache.head or int((cache.live_positions() < self.sink).sum())
-
-    def _window_governs(self, window: int | None) -> bool:
-        return window is not None and window < self.sink + self.recent
-
-
-def _whole(cache: LayerCache) -> bool:
-    """Whether all tokens reach the layer."""
-    return cache.gapless and cache.first in (None, 0)
+    def pattern(self, layer: LayerContext) -> All:
+        governs = layer.window is not None and layer.window < self.sink + self.recent
+        return ALL if governs else SinkWindow(self.sink, self.recent)

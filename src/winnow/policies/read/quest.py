@@ -83,17 +83,14 @@ class QuestReader(Reader):
         self._bounds: dict[int, Bounds] = {}
         self._copy: Buffers | None = None  # of one layer's pages, which nobody reads after that layer
 
-    def foreseen(self, layer: int, units: int) -> bool:
-        return layer < self._policy.dense_layers or units <= self._policy.budget
-
-    def narrow(self, row: Row, views: list[View]) -> list[View]:
+    def select(self, row: Row, views: list[View]) -> list[View] | None:
         self.extra = 0
         *others, view = views
         if row.layer < self._policy.dense_layers or view.units <= self._policy.budget:
             return views
-        return [*others, *self._chosen(row, view)]
+        return None if row.query is None else [*others, *self._chosen(row, view, row.query(view))]
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._bounds.clear()
 
     @property
@@ -101,7 +98,7 @@ class QuestReader(Reader):
         held = sum(bounds.peak_nbytes for bounds in self._bounds.values())
         return held + (0 if self._copy is None else self._copy.nbytes)
 
-    def _chosen(self, row: Row, view: View) -> list[View]:
+    def _chosen(self, row: Row, view: View, query: Tensor) -> list[View]:
         """The best pages of a view in a copy, and the newest in place."""
         assert view.place is not None
         assert not view.gathered  # only revivals leave units out
@@ -112,7 +109,7 @@ class QuestReader(Reader):
         ready = view.with_keys(row.keys(view))
         bounds = self._bounds.setdefault(row.layer, Bounds(page)).follow(ready.keys[:, begin:end], start, stop)
         self.extra = stop - start
-        best = top(highest(row.query(view), *bounds), pages)  # [kv_heads, pages]
+        best = top(highest(query, *bounds), pages)  # [kv_heads, pages]
         units = begin + page * best[..., None] + torch.arange(page, device=best.device)
         if self._copy is None:
             self._copy = Buffers.beside(view, pages * page)

@@ -78,15 +78,14 @@ def select(
     logits: [kv_heads, rows, units], -inf where a row does not see a unit.
     """
     order = None if row.ordered else main.positions.argsort()
-    positions, norms = main.positions, main.norms
+    positions = main.positions
     if order is not None:
         logits, positions = logits.index_select(-1, order), positions[order]
-        norms = None if norms is None else norms.index_select(-1, order)
     candidates = slice(sizes.sink, main.units - sizes.recent)
     evidence = Evidence(
         logits,
         candidates,
-        None if norms is None else norms[:, candidates],
+        _norms(main.keys, order, candidates) if selector.norms else None,
         _found(last, positions[..., candidates], sizes.sink) if selector.memory and last is not None else None,
     )
     scores = selector.scores(evidence)
@@ -96,6 +95,12 @@ def select(
     buffers.fill(main, index if order is None else order[index])
     torch.gather(scores, 1, chosen, out=buffers.scores)
     return Selection(buffers, _tail(row, main, order, sizes.recent), row.appended, row.dropped)
+
+
+def _norms(keys: Tensor, order: Tensor | None, candidates: slice) -> Tensor:
+    """[kv_heads, candidates] float32."""
+    norms = torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32)
+    return (norms if order is None else norms.index_select(-1, order))[:, candidates]
 
 
 def _tail(row: Row, main: View, order: Tensor | None, recent: int) -> View | None:

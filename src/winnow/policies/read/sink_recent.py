@@ -46,7 +46,7 @@ class SinkRecentReader(Reader):
     def __init__(self, sink: int, recent: int) -> None:
         self._sink, self._recent = sink, recent
 
-    def narrow(self, row: Row, views: list[View]) -> list[View]:
+    def select(self, row: Row, views: list[View]) -> list[View]:
         total = sum(view.units for view in views)
         if total <= self._sink + self._recent:
             return views

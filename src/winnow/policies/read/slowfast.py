@@ -8,7 +8,7 @@ from winnow.errors import InputError, PlanError
 from winnow.kernels.select import Fusion
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import ModelShape, Scorer
-from winnow.policies.read.base import Reader, ReadPolicy
+from winnow.policies.read.base import ReadPolicy
 from winnow.policies.read.packed import Buffers
 from winnow.policies.read.selectors import AlphaFair, Attention, Peaks, Persist, Pooled, Selector
 from winnow.policies.read.slowfast_reader import SlowFastReader
@@ -130,18 +130,14 @@ class SlowFast(ReadPolicy):
         )
 
     @property
-    def norms(self) -> bool:
-        return self._selector().norms
-
-    @property
     def takes_revivals(self) -> bool:
         return self.layer_groups == 1 and self.publish_delay == 0
 
-    def prepare(self, scorer: Scorer) -> None:
+    def prepare(self, services: Scorer, ids: list[int] | None) -> None:
         if self.trigger != "sentence":
             return
         try:
-            tokenizer = scorer.tokenizer
+            tokenizer = services.tokenizer
         except InputError as error:
             raise PlanError(
                 "slowfast: the model has no tokenizer to find the ends of sentences with; use trigger='periodic'"
@@ -161,8 +157,8 @@ class SlowFast(ReadPolicy):
         copies = 1 if self.publish_delay == 0 else self.publish_delay + 2  # read, made, and those to be read later
         return shape.layers * (heard + copies * (copy + tail))
 
-    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
-        self.prepare(scorer)
+    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> SlowFastReader:
+        self.prepare(scorer, None)
         return SlowFastReader(self, self._trigger(scorer), self._selector(), shape.layers, prompt)
 
     def _trigger(self, scorer: Scorer) -> Trigger:

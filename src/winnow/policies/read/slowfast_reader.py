@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.view import View
-from winnow.policies.read.base import Reader, Row
+from winnow.policies.read.base import Observed, Probe, Reader, Row
 from winnow.policies.read.deferred import Deferred
 from winnow.policies.read.packed import Buffers
 from winnow.policies.read.selection import Selection, Sizes, seen_by, select
@@ -23,7 +23,6 @@ class SlowFastReader(Reader):
     """When a sequence's steps are slow, and what each layer has selected."""
 
     def __init__(self, policy: "SlowFast", trigger: Trigger, selector: Selector, layers: int, prompt: int) -> None:
-        self.prompt_rows = policy.bootstrap
         self._policy, self._trigger, self._selector = policy, trigger, selector
         self._sizes = Sizes(policy.sink, policy.budget, policy.recent)
         self._layers = [_Layer() for _ in range(layers)]
@@ -44,7 +43,7 @@ class SlowFastReader(Reader):
             self.slow = True
         self._turn += self.slow
 
-    def narrow(self, row: Row, views: list[View]) -> list[View]:
+    def select(self, row: Row, views: list[View]) -> list[View]:
         current = self._layers[row.layer].current
         if current is None or self._selects(row.layer):
             return views
@@ -52,29 +51,28 @@ class SlowFastReader(Reader):
         chosen = current.views(row, views[index], self._sizes, anchored=self._policy.recent_mode == "anchored")
         return views[:index] + chosen + views[index + 1 :]
 
-    def foreseen(self, layer: int, units: int) -> bool:
-        if self._layers[layer].current is None:
-            return units < self._sizes.total
-        return not self._selects(layer)
+    def wants(self, row: Row, views: list[View]) -> Probe | None:
+        if not row.decode:
+            return "queries" if row.position >= self._first else None
+        if self._layers[row.layer].current is None:  # or fewer, behind a window: `_take` counts
+            return "logits" if views[_main(views)].units >= self._sizes.total else None
+        return "logits" if self._selects(row.layer) else None
 
-    def listens(self, row: Row, views: list[View]) -> bool:
-        if self._layers[row.layer].current is None:
-            return views[_main(views)].units >= self._sizes.total  # or fewer, behind a window: `_select` counts
-        return self._selects(row.layer)
-
-    def note(self, row: Row, views: list[View], logits: list[Tensor]) -> None:
+    def observe(self, row: Row, views: list[View], observed: Observed) -> None:
         index = _main(views)
-        main, kept = seen_by(row, views[index])
-        self._select(row, main, logits[index].view(len(main.keys), -1, views[index].units)[..., kept])
-
-    def prompted(self, row: Row, views: list[View], queries: list[Tensor], positions: Tensor, *, last: bool) -> None:
-        index, layer = _main(views), self._layers[row.layer]
-        voters = positions >= self._first
-        layer.hear(queries[index][voters], positions[voters])
-        if not last:
+        if observed.logits is not None:
+            main, kept = seen_by(row, views[index])
+            self._take(row, main, observed.logits[index].view(len(main.keys), -1, views[index].units)[..., kept])
             return
-        each, places = layer.heard()
-        main, _ = seen_by(row, views[index])
+        voters = observed.positions >= self._first
+        self._layers[row.layer].hear(observed.queries[index][voters], observed.positions[voters])
+        if row.last:
+            self._poll(row, views[index])
+
+    def _poll(self, row: Row, view: View) -> None:
+        """Let the prompt's last rows select."""
+        each, places = self._layers[row.layer].heard()
+        main, _ = seen_by(row, view)
         if main.units < self._sizes.total:
             return
         rows, _, head_dim = each.shape
@@ -83,14 +81,20 @@ class SlowFastReader(Reader):
         logits = row.match(vectors.reshape(-1, head_dim), main.keys).view(kv_heads, rows, -1, main.units)
         distance = places[:, None] - main.positions.view(-1, 1, main.units)  # [1 or kv_heads, rows, units]
         hidden = distance < 0 if main.window is None else (distance < 0) | (distance >= main.window)
-        self._select(row, main, logits.masked_fill_(hidden[:, :, None], float("-inf")).flatten(1, 2))
+        self._take(row, main, logits.masked_fill_(hidden[:, :, None], float("-inf")).flatten(1, 2))
 
     def settle(self) -> None:
+        """Wait for selections that are still being made."""
         self._deferred.wait()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
+        self.settle()
         for layer in self._layers:
             layer.forget()
+
+    def fork(self) -> Reader:
+        self.settle()
+        return super().fork()
 
     @property
     def nbytes(self) -> int:
@@ -101,8 +105,8 @@ class SlowFastReader(Reader):
         groups = self._policy.layer_groups
         return self.slow and layer % groups == self._turn % groups
 
-    def _select(self, row: Row, main: View, logits: Tensor) -> None:
-        """logits: [kv_heads, rows, units of `main`], the rows of a KV head's query heads one after the other."""
+    def _take(self, row: Row, main: View, logits: Tensor) -> None:
+        """Let rows select. logits: [kv_heads, rows, units of `main`], rows being those of all queries of a KV head."""
         layer, delay = self._layers[row.layer], self._policy.publish_delay
         if main.units < self._sizes.total:  # it reads all it has; what was selected before may be gone
             layer.forget()
@@ -114,8 +118,7 @@ class SlowFastReader(Reader):
         def work() -> None:
             layer.take(select(row, main, logits, self._selector, self._sizes, last, buffers), due)
 
-        read = [logits, main.keys, main.values, main.positions, *([] if main.norms is None else [main.norms])]
-        self._deferred.submit([*read, *buffers.tensors], work)
+        self._deferred.submit([logits, main.keys, main.values, main.positions, *buffers.tensors], work)
 
 
 def _main(views: Sequence[View]) -> int:

@@ -11,7 +11,7 @@ from winnow.cache.view import View
 from winnow.kernels.select import top
 from winnow.parameters import Count
 from winnow.policies.base import ModelShape, Scorer
-from winnow.policies.read.base import Reader, ReadPolicy, Row
+from winnow.policies.read.base import Observed, Probe, Reader, ReadPolicy, Row
 from winnow.policies.read.packed import Buffers
 
 
@@ -100,24 +100,25 @@ class TidalReader(Reader):
     def begin(self, token: int) -> None:
         self._index = None
 
-    def foreseen(self, layer: int, units: int) -> bool:
-        return self._index is None and layer not in self._selecting
+    def wants(self, row: Row, views: list[View]) -> Probe | None:
+        chooses = row.decode and row.layer in self._selecting and views[-1].units > self._budget + 1
+        return "logits" if chooses else None
 
-    def narrow(self, row: Row, views: list[View]) -> list[View]:
+    def select(self, row: Row, views: list[View]) -> list[View] | None:
         if self._index is None or row.window is not None or row.layer in self._selecting:
             return views
+        if row.query is None:  # the row's own unit, which is read with the others, is not there yet
+            return None
         *others, view = views
         if self._copy is None:
             self._copy = Buffers.beside(view, self._budget + 1)
         self._copy.fill(view.with_keys(row.keys(view)), self._index)
         return [*others, self._copy.view(view.window, view.query_limit)]
 
-    def listens(self, row: Row, views: list[View]) -> bool:
-        return row.layer in self._selecting and views[-1].units > self._budget + 1
-
-    def note(self, row: Row, views: list[View], logits: list[Tensor]) -> None:
+    def observe(self, row: Row, views: list[View], observed: Observed) -> None:
+        assert observed.logits is not None
         kv_heads, units, _ = views[-1].keys.shape
-        weights = torch.cat(logits, 1).softmax(-1)[:, -units:]  # [q_heads, units]
+        weights = torch.cat(observed.logits, 1).softmax(-1)[:, -units:]  # [q_heads, units]
         attention = weights.unflatten(0, (kv_heads, -1)).mean(1)
         own = torch.full((kv_heads, 1), units - 1, device=weights.device)
         self._index = torch.cat((top(attention[:, :-1], self._budget), own), 1)
