@@ -15,6 +15,7 @@ from winnow.errors import CapacityError, PlanError
 from winnow.policies.base import VERBS, ModelShape, Policy, Scorer, StorePolicy
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.full import Full
+from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy
 from winnow.policies.keep.everything import Everything
 from winnow.policies.read.base import ReadPolicy
@@ -48,6 +49,10 @@ class Plan:
     def policies(self) -> dict[str, Policy]:
         """The four policies by verb."""
         return {verb: getattr(self, verb) for verb in VERBS}
+
+    def gates(self, shape: ModelShape) -> Gates:
+        """Where tokens may stop on the way up."""
+        return Gates(self.compute.gates(shape), shape.layers)
 
     @property
     def is_full(self) -> bool:
@@ -83,9 +88,10 @@ class Plan:
         """Raise PlanError where a policy cannot act on a model of `shape`, before any work is done."""
         for policy in self.policies.values():
             policy.validate(shape)
-        if self.compute.entrances(shape):
-            self._validate_keep(shape)
-        self._validate_read(shape)
+        gates = self.gates(shape)
+        if gates.each:
+            self._validate_keep(gates)
+        self._validate_read(gates)
 
     def prepare(self, services: Scorer, ids: list[int] | None = None, new: int = 1) -> None:
         """Raise whatever keeps this plan from running, before any work: the one place that refuses.
@@ -95,15 +101,13 @@ class Plan:
         policy lacks a tokenizer, heads or another model.
         """
         self.validate(services.shape)
-        self.compute.prepare(services)
         self.keep.unit_scorer(services)
         self.read.prepare(services)
         if ids is not None:
             self._check_length(services.shape, len(ids), new)
-            self.compute.deep(ids, services)
+        self.compute.prepare(services, ids)
 
     def _check_length(self, shape: ModelShape, prompt: int, new: int) -> None:
-        self.compute.check_prompt(prompt)
         self.keep.check_prompt(prompt)
         limit = shape.max_positions
         if (used := self.rope_positions(shape, prompt, new)) is not None and used <= limit:
@@ -125,26 +129,26 @@ class Plan:
         Where places among the kept units are rope positions, those above the layer at which tokens stop are not.
         """
         compact = any(map(self.keep.compact, shape.windows))
-        return None if compact and self.compute.entrances(shape) else self.keep.rope_positions(prompt, new)
+        return None if compact and self.compute.gates(shape) else self.keep.rope_positions(prompt, new)
 
-    def _validate_keep(self, shape: ModelShape) -> None:
+    def _validate_keep(self, gates: Gates) -> None:
         """Raise PlanError where the keep policy lacks something in layers that not all tokens reach."""
         keep, compute, reason = self.keep, self.compute, None
         if keep.needs == "outputs":
             reason = (
                 f"{keep.name} scores tokens by what comes out of the last layer, and under {compute.name} most stop"
             )
-        elif keep.needs != "units" and compute.projections(shape):
+        elif keep.needs != "units" and gates.fills:
             what = "projections" if keep.needs == "projections" else "attention"
             reason = (
                 f"{keep.name} scores units by the {what} of their rows, and {compute.name} makes units without rows"
             )
-        elif compute.waits and not keep.takes_waits:
+        elif gates.ranks and not keep.takes_waits:
             reason = (
                 f"{compute.name} ranks the tokens of a prompt at its end, and {keep.name} drops units before that "
                 "without knowing which tokens will go on"
             )
-        elif compute.drops_below and not keep.same_in_layers:
+        elif gates.evicts and not keep.same_in_layers:
             reason = (
                 f"{compute.name} evicts tokens from the layers below, where under {keep.name} KV heads hold different "
                 "ones"
@@ -152,7 +156,7 @@ class Plan:
         if reason is not None:
             raise PlanError(f"{reason}; use one of them")
 
-    def _validate_read(self, shape: ModelShape) -> None:
+    def _validate_read(self, gates: Gates) -> None:
         """Raise PlanError where the read policy cannot act under the others."""
         read, keep, compute = self.read, self.keep, self.compute
         if read.identity:
@@ -162,17 +166,17 @@ class Plan:
                 f"{keep.name} scores units by the attention of every new token, and {read.name} reads few of them; use "
                 f"{keep.name} with decode_chunk=None, or one of them"
             )
-        if compute.revives and not keep.same_in_layers:
+        if gates.revives and not keep.same_in_layers:
             raise PlanError(
                 f"a step of {compute.name} reads what it has chosen, under {keep.name} that differs from KV head to KV "
                 f"head, and {read.name} selects from what all of them read; use two of the three"
             )
-        if compute.revives and not read.takes_revivals:
+        if gates.revives and not read.takes_revivals:
             raise PlanError(
                 f"{compute.name} ranks tokens by full attention, and {_spell(read, ())} has no steps that read all "
                 f"units in all layers and select at once; {read.revivals_need or 'use one of them'}"
             )
-        if not read.takes_gaps and (compute.entrances(shape) or not keep.same_in_layers):
+        if not read.takes_gaps and (gates.each or not keep.same_in_layers):
             other = keep if not keep.same_in_layers else compute
             raise PlanError(
                 f"{read.name} reads in a layer what another one has chosen, and with {other.name} layers hold "

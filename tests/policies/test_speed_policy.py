@@ -33,7 +33,7 @@ def llm():
 
 def upper_positions(llm, policy, prompt):
     """The prompt positions that go through all layers."""
-    return policy.deep(prompt, Blind()).positions
+    return policy.full_depth(prompt, Blind()).positions
 
 
 class Blind:
@@ -201,8 +201,8 @@ def test_rows_units_and_bytes_in_closed_form(llm, text, prompt, policy):
     steps = new - 1
     assert stats.rows_computed == cutoff * others + LAYERS * (anchors + header + steps) - planted
     assert stats.rows_full == LAYERS * (prompt + steps)
-    deep = policy.deep(text[:prompt], Blind())
-    assert sum(policy.prompt_rows(shape, prompt, deep)) == stats.rows_computed - LAYERS * steps
+    deep = policy.full_depth(text[:prompt], Blind())
+    assert sum(policy.layer_tokens(shape, prompt, deep).rows) == stats.rows_computed - LAYERS * steps
     reads = [
         cutoff * (others + anchors + header + t) + (LAYERS - cutoff) * (anchors + header + t)
         for t in range(1, steps + 1)
@@ -254,7 +254,7 @@ def test_the_first_token_is_computed_once(llm, text):
 def in_its_prompt(llm, policy, ids):
     """A sequence whose first token goes through all layers as any other anchor does."""
     state = new_sequence(
-        llm.decoder, Plan(compute=policy), PROMPT, len(ids), 7, deep=policy.deep(ids[:PROMPT], Blind())
+        llm.decoder, Plan(compute=policy), PROMPT, len(ids), 7, deep=policy.full_depth(ids[:PROMPT], Blind())
     )
     return state, prefill(llm.decoder, state, ids[:PROMPT], 7)
 
@@ -292,7 +292,7 @@ def test_without_lower_layers_the_prompt_does_not_matter(llm, text):
 def test_a_prompt_that_is_all_decode_phase(llm, text, anchors, prompt, self_only):
     """Then nothing is an anchor, not even the first token."""
     policy = Speed(cutoff=2, anchors=anchors, decode_from=f"last:{prompt}", self_only=self_only)
-    assert policy.deep(text[:prompt], Blind()).anchors == ()
+    assert policy.full_depth(text[:prompt], Blind()).anchors == ()
     expected, _ = packed(llm.model, text[:12], policy, 2, tuple(range(prompt)), prompt)
     got = llm.logits(text[:12], decode_from=prompt, plan=Plan(compute=policy))
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)

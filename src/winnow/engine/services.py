@@ -64,11 +64,11 @@ def admit(
     """A sequence for a prompt and up to `new` tokens after it, and the prompt's tokens that the model gets to see."""
     scorer = ModelScorer(decoder, tokenizer, chunk)
     kept = [ids[i] for i in plan.compute.shorten(ids, scorer)]
-    deep = plan.compute.deep(kept, scorer)
+    deep = plan.compute.full_depth(kept, scorer)
     state = new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep)
     state.scorer = plan.keep.unit_scorer(scorer)
     state.reader = plan.read.reader(decoder.shape, scorer, len(kept))
-    if state.projections or state.deep.anchors:
+    if state.gates.fills or state.deep.anchors:
         decoder.refresh()
     plant(decoder, state, kept[0])
     return state, kept

@@ -217,7 +217,7 @@ class _Fed(Job):
 @torch.inference_mode()
 def _fill(state: State, keys: Tensor, values: Tensor) -> None:
     shape, device, length = state.shape, keys.device, keys.shape[1]
-    held = state.plan.compute.prompt_units(shape, length, state.deep)
+    held = state.plan.compute.layer_tokens(shape, length, state.deep).units
     known = {len(each): each for each in (state.deep.positions, state.deep.anchors)}
     nothing = torch.zeros(length, device=device)
     for layer, cache in enumerate(state.caches):

@@ -85,7 +85,7 @@ class Recorder(Observer):
             plan=str(self._request.plan),
             layers=decoder.shape.layers,
             kv_heads=decoder.shape.kv_heads,
-            entrances=tuple(sorted(state.entrances)),
+            entrances=tuple(state.gates.at),
             prompt=self._prompt,
             omitted=state.omitted,
             tokens=tuple(map(Token, ids, texts)),

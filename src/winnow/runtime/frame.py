@@ -218,9 +218,9 @@ def _takes(segment: Segment, cache: LayerCache, layer: int) -> bool:
         not sequence.plan.store.identity
         or not cache.rotated
         or cache.norms is not None
-        or layer in sequence.signals[True]
-        or layer in sequence.projections
-        or layer in sequence.transient
+        or layer in sequence.gates.signals[True]
+        or layer in sequence.gates.fills
+        or layer in sequence.gates.self_only
         or (scored and keep.voters(segment.first, sequence.prompt) is not None)
         or (scored and sequence.scorer is not None and sequence.evictions_ahead(layer))
     )
@@ -267,7 +267,7 @@ def _row(segment: Segment, cache: LayerCache, layer: int, window: int | None) ->
     def unknown(*_: Any) -> Any:
         raise TypeError("a layer that is foreseen has no queries")
 
-    ordered = not segment.sequence.plan.compute.revives
+    ordered = not segment.sequence.gates.revives
     return Row(
         layer=layer, position=segment.first, window=window, appended=cache.appended, dropped=cache.dropped,
         ordered=ordered, query=unknown, match=unknown, keys=unknown,

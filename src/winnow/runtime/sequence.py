@@ -1,7 +1,6 @@
 """The state of one sequence: its tokens, its units, its frequencies, and what it has cost so far."""
 
 import copy
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,7 +12,8 @@ from winnow.cache.layer import LayerCache
 from winnow.cache.memory import Slab
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
-from winnow.policies.compute.base import Deep, Projection
+from winnow.policies.compute.base import Deep
+from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import Moment, UnitScorer
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
@@ -30,13 +30,11 @@ class Sequence:
     """One text being processed. Forks are independent; units that they have in common lie in memory that they share.
 
     prompt: tokens of the prompt that the model sees; omitted: those it does not, because the plan shortened it.
-    entrances, signals: the layers that the compute policy names, the second for prefill and for decode.
-    deep: the prompt tokens that the compute policy named, going: their positions, [tokens].
-    projections, transient: what it says of layers.
+    gates: where tokens may stop. deep: the prompt tokens that go through all layers, going: their positions, [tokens].
     scorer: what scores new units for the keep policy. surprise: what it is told of tokens.
     reader: what the read policy knows.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
-    chunk: rows a step is meant to hold. position: the next token's. aside: per layer where the compute policy chooses,
+    chunk: rows a step is meant to hold. position: the next token's. aside: per gate,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
     observer: told what happens in every layer.
     """
@@ -50,12 +48,9 @@ class Sequence:
     chunk: int
     position: int
     stats: Stats
-    entrances: Collection[int]
-    signals: Mapping[bool, Collection[int]]
+    gates: Gates
     deep: Deep
     going: Tensor
-    projections: Mapping[int, Projection]
-    transient: Collection[int]
     scorer: UnitScorer | None = None
     surprise: Surprise | None = None
     reader: Reader = field(default_factory=Reader)
@@ -85,22 +80,18 @@ class Sequence:
 
     def holder(self, layer: int) -> int:
         """The layer whose cache this one uses: its own, or that of one below."""
-        return self.projections[layer].holder if layer in self.projections else layer
+        fills = self.gates.fills
+        return fills[layer].holder if layer in fills else layer
 
     def own_caches(self) -> list[LayerCache]:
         """Every cache once: layers may share them."""
         return [cache for layer, cache in enumerate(self.caches) if self.holder(layer) == layer]
 
     @cached_property
-    def stops(self) -> int:
-        """The layer from which on tokens are missing; the number of layers where all reach the last."""
-        return min(self.entrances, default=self.shape.layers)
-
-    @cached_property
     def late(self) -> int:
         """The layer from which on the tokens of a prompt come all at once, at its end, to be compressed then."""
         compresses = self.plan.keep.boundary(0, self.prompt) is not None
-        return self.stops if compresses and self.plan.compute.waits else self.shape.layers
+        return self.gates.gathers if compresses else self.shape.layers
 
     def boundary(self) -> int | None:
         """After how many tokens the caches are compressed next, if ever."""
@@ -145,7 +136,7 @@ class Sequence:
 
     def window(self, window: int | None) -> int | None:
         """A layer's window as far as eviction goes: a token that is revived may need units that have left it."""
-        return None if self.plan.compute.revives else window
+        return None if self.gates.revives else window
 
     def forget(self, seen: Tensor, below: int) -> None:
         """Evict the units of tokens that are not `seen`, [known] bool, from the layers below `below`."""
@@ -228,24 +219,21 @@ def new_sequence(
         return plan.store.slab(shape.kv_heads, capacity, shape.head_dim, dtype, device)
 
     deep = deep or Deep.none(prompt)
-    units = plan.compute.prompt_units(shape, prompt, deep)
+    gates, units = plan.gates(shape), plan.compute.layer_tokens(shape, prompt, deep).units
     rope_length = plan.rope_positions(shape, prompt, length - prompt)
     sequence = Sequence(
         plan=plan,
         shape=shape,
         caches=[],
-        aside={layer: Aside(shape.hidden, dtype, device) for layer in sorted(plan.compute.entrances(shape))},
+        aside={layer: Aside(shape.hidden, dtype, device) for layer in gates.at},
         frequencies=decoder.rotary.choose(length if rope_length is None else min(length, rope_length)),
         prompt=prompt,
         chunk=chunk,
         position=0,
         stats=Stats(prompt_tokens=prompt + omitted, rows_full=omitted * shape.layers),
-        entrances=frozenset(plan.compute.entrances(shape)),
-        signals={decode: frozenset(plan.compute.signals(shape, decode=decode)) for decode in (False, True)},
+        gates=gates,
         deep=deep,
         going=torch.tensor(deep.positions, dtype=torch.int64, device=device),
-        projections=plan.compute.projections(shape),
-        transient=frozenset(plan.compute.transient(shape)),
         surprise=None if plan.keep.surprisal is None else Surprise(plan.keep.surprisal),
         omitted=omitted,
     )
@@ -263,7 +251,7 @@ def new_sequence(
             limit,
             scored=plan.keep.scores_units(window),
             normed=plan.read.norms,
-            compact=layer < sequence.stops and plan.keep.compact(window),
+            compact=layer < sequence.gates.first and plan.keep.compact(window),
         )
         sequence.caches.append(cache)
     return sequence

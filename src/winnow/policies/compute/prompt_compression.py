@@ -75,7 +75,7 @@ class PromptCompression(ComputePolicy):
                 "download en_core_web_sm; or use unit='token'"
             )
 
-    def prepare(self, scorer: Scorer) -> None:
+    def prepare(self, scorer: Scorer, ids: list[int] | None) -> None:
         if self.keep < 1:
             self._models(scorer)
 
