@@ -1,4 +1,4 @@
-"""A plan: one policy for each of compute, keep, read and store.
+"""A plan: one policy for each of prompt, compute, keep, read and store.
 
 Plan.parse("streaming(sink=4, recent=1024)")      text, Python-call syntax, joined by +
 Plan(keep=Streaming(sink=4, recent=1024))         the same
@@ -18,6 +18,8 @@ from winnow.policies.compute.full import Full
 from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy
 from winnow.policies.keep.everything import Everything
+from winnow.policies.prompt.base import PromptPolicy
+from winnow.policies.prompt.whole import Whole
 from winnow.policies.read.base import ReadPolicy
 from winnow.policies.read.dense import Dense
 from winnow.policies.registry import POLICIES
@@ -33,6 +35,7 @@ class Plan:
     Raises PlanError where a policy answers another verb than the one it is given for.
     """
 
+    prompt: PromptPolicy = dataclasses.field(default_factory=Whole)
     compute: ComputePolicy = dataclasses.field(default_factory=Full)
     keep: KeepPolicy = dataclasses.field(default_factory=Everything)
     read: ReadPolicy = dataclasses.field(default_factory=Dense)
@@ -47,7 +50,7 @@ class Plan:
 
     @property
     def policies(self) -> dict[str, Policy]:
-        """The four policies by verb."""
+        """The policies by verb."""
         return {verb: getattr(self, verb) for verb in VERBS}
 
     def gates(self, shape: ModelShape) -> Gates:
@@ -75,7 +78,8 @@ class Plan:
             policy = _make(name, values)
             if policy.verb in chosen:
                 first = chosen[policy.verb].name
-                raise PlanError(f"{first} and {name} both say what to {policy.verb}; a plan holds one of them")
+                what = "show of a prompt" if policy.verb == "prompt" else policy.verb
+                raise PlanError(f"{first} and {name} both say what to {what}; a plan holds one of them")
             chosen[policy.verb] = policy
             written[policy.verb] = tuple(values)
         return cls(**chosen, written=written)  # type: ignore[arg-type]
@@ -101,6 +105,7 @@ class Plan:
         policy lacks a tokenizer, heads or another model.
         """
         self.validate(services.shape)
+        self.prompt.prepare(services)
         self.keep.unit_scorer(services)
         self.read.prepare(services)
         if ids is not None:

@@ -12,6 +12,7 @@ from winnow import LLM, Plan, SamplingParams
 from winnow.engine.services import admit
 from winnow.errors import InputError, PlanError
 from winnow.policies.compute.speed import Speed
+from winnow.policies.prompt.random_drop import RandomDrop
 from winnow.runtime.sequence import new_sequence
 
 LAYERS, PROMPT = 4, 31
@@ -124,6 +125,18 @@ def test_equals_the_stock_layers_on_packed_rows(llm, text, policy, chunk):
     deep = upper_positions(llm, policy, text[:PROMPT])
     expected, _ = packed(llm.model, text, policy, policy.cut(llm.decoder.shape), deep, PROMPT)
     got = llm.logits(text, decode_from=PROMPT, plan=Plan(compute=policy))
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+
+
+@covered(policy=POLICIES, seed=range(3))
+def test_of_a_shortened_prompt_those_go_on_that_are_left(llm, text, policy, seed):
+    """Anchors and the decode phase are found in the prompt as given; positions are those of what is left."""
+    drop = RandomDrop(keep=0.5, seed=seed)
+    left = drop.shorten(text[:PROMPT], Blind())
+    deep = [left.index(at) for at in upper_positions(llm, policy, text[:PROMPT]) if at in left]
+    ids = [text[at] for at in left] + text[PROMPT:]
+    expected, _ = packed(llm.model, ids, policy, policy.cut(llm.decoder.shape), deep, len(left))
+    got = llm.logits(text, decode_from=PROMPT, plan=Plan(prompt=drop, compute=policy))
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 

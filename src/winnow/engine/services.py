@@ -63,8 +63,8 @@ def admit(
 ) -> tuple[Sequence, list[int]]:
     """A sequence for a prompt and up to `new` tokens after it, and the prompt's tokens that the model gets to see."""
     scorer = ModelScorer(decoder, tokenizer, chunk)
-    kept = [ids[i] for i in plan.compute.shorten(ids, scorer)]
-    deep = plan.compute.full_depth(kept, scorer)
+    seen = plan.prompt.shorten(ids, scorer)
+    kept, deep = [ids[i] for i in seen], plan.compute.full_depth(ids, scorer).among(seen)
     state = new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep)
     state.scorer = plan.keep.unit_scorer(scorer)
     state.reader = plan.read.reader(decoder.shape, scorer, len(kept))

@@ -13,7 +13,7 @@ from winnow.inspector.runs import runs_of
 from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
 from winnow.kernels.attend.reference import visible
 from winnow.plan import Plan
-from winnow.policies.compute.spelling import spell_each
+from winnow.policies.prompt.spelling import spell_each
 from winnow.runtime.llm import LLM
 from winnow.runtime.observer import Attended, Observer
 from winnow.runtime.sequence import Sequence as State

@@ -1,13 +1,14 @@
-"""What every policy is: a frozen dataclass of parameters that answers one of the four questions of a plan.
+"""What every policy is: a frozen dataclass of parameters that answers one of the five questions of a plan.
 
-    compute   which tokens go on at a layer                 `ComputePolicy.choose`
+    prompt    which prompt tokens the model sees            `PromptPolicy.shorten`
+    compute   which tokens go on at a layer                 `ComputePolicy.gates`, `ComputePolicy.choose`
     keep      which units stay, and which a row may see     `KeepPolicy.spans`, `KeepPolicy.evict`
     read      which of the kept units a decode step reads   `Reader.narrow`
     store     how a unit is held                            `StorePolicy.slab`
 
 A policy holds no state and touches no model: state is an argument (`LayerCache`), a decision is the return value; what
 a read policy remembers of a sequence is a `Reader`. The runtime
-asks the four questions at fixed places and never asks which policy it has.
+asks these questions at fixed places and never asks which policy it has.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from winnow.cache.layer import Slab
     from winnow.policies.keep.base import UnitScorer
 
-VERBS = ("compute", "keep", "read", "store")
+VERBS = ("prompt", "compute", "keep", "read", "store")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What every compute policy is, and what it is told and answers."""
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -56,6 +57,12 @@ class Deep:
         """All of them, ascending."""
         return (*self.anchors, *range(self.start, self.prompt))
 
+    def among(self, kept: Sequence[int]) -> "Deep":
+        """The same tokens of a prompt of which only those at `kept`, ascending, are left: at their new positions."""
+        places = {position: place for place, position in enumerate(kept)}
+        anchors = tuple(places[position] for position in self.anchors if position in places)
+        return Deep(anchors, bisect_left(kept, self.start), len(kept))
+
     def __len__(self) -> int:
         return len(self.anchors) + self.prompt - self.start
 
@@ -87,14 +94,11 @@ class ComputePolicy(Policy):
     def full_depth(self, ids: list[int], services: Scorer) -> Deep:
         """The tokens of a prompt that go through all layers, whatever becomes of the others.
 
-        The units of an anchor at position 0 may come from another text, since it sees only itself.
+        ids: the prompt as it was given, of which a prompt policy may leave some out. The units of an anchor at
+        position 0 may come from another text, since it sees only itself.
         Raises InputError where the prompt does not have such tokens.
         """
         return Deep.none(len(ids))
-
-    def shorten(self, ids: list[int], services: Scorer) -> list[int]:
-        """Index of the prompt tokens that the model gets to see at all, ascending; their positions are renumbered."""
-        return list(range(len(ids)))
 
     def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
         """What becomes of `prompt` tokens; a closed formula. deep: what `full_depth` says of them; None: no token."""

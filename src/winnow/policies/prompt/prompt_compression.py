@@ -15,8 +15,8 @@ import numpy as np
 from winnow.errors import InputError, MissingExtraError
 from winnow.parameters import Share, Where
 from winnow.policies.base import ModelShape, Scorer
-from winnow.policies.compute.base import ComputePolicy
-from winnow.policies.compute.spelling import Span, encode, special_tokens, spell
+from winnow.policies.prompt.base import PromptPolicy
+from winnow.policies.prompt.spelling import Span, encode, special_tokens, spell
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,7 +28,7 @@ PIECE = 1024  # tokens scored together: the context of GPT-2, the scorer of the 
 
 
 @dataclass(frozen=True)
-class PromptCompression(ComputePolicy):
+class PromptCompression(PromptPolicy):
     """Leave out the parts of the prompt that a language model found least surprising, before the model sees it.
 
     keep: share of the units that stay, (0, 1]: those whose self-information reaches the (1 - keep) quantile.
@@ -75,36 +75,36 @@ class PromptCompression(ComputePolicy):
                 "download en_core_web_sm; or use unit='token'"
             )
 
-    def prepare(self, scorer: Scorer, ids: list[int] | None) -> None:
+    def prepare(self, services: Scorer) -> None:
         if self.keep < 1:
-            self._models(scorer)
+            self._models(services)
 
-    def shorten(self, ids: list[int], scorer: Scorer) -> list[int]:
+    def shorten(self, ids: list[int], services: Scorer) -> list[int]:
         if self.keep == 1:
             return list(range(len(ids)))
-        units, scores = self._units(ids, scorer)
+        units, scores = self._units(ids, services)
         # NaN, of units without a score, neither moves the threshold nor falls below it.
         scored = not np.isnan(scores).all()
         threshold = np.nanpercentile(scores, 100 * (1 - self.keep)) if scored else -math.inf
         units[-1] = None
         return [i for i, unit in enumerate(units) if unit is None or not scores[unit] < threshold]
 
-    def _models(self, scorer: Scorer) -> tuple["PreTrainedTokenizerBase | None", Scorer]:
+    def _models(self, services: Scorer) -> tuple["PreTrainedTokenizerBase | None", Scorer]:
         """The prompt's tokenizer, None where tokens are units and there is none, and the model that is surprised."""
         try:
-            tokenizer = scorer.tokenizer
+            tokenizer = services.tokenizer
         except InputError:
             if self.unit != "token" or self.scorer is not None:
                 raise
-            return None, scorer
-        judge = scorer.other(self.scorer) if self.scorer is not None else scorer
+            return None, services
+        judge = services if self.scorer is None else services.other(self.scorer)
         if slow := next((t for t in (tokenizer, judge.tokenizer) if not t.is_fast), None):
             raise InputError(f"{type(slow).__name__} cannot say which characters a token covers; use a fast tokenizer")
         return tokenizer, judge
 
-    def _units(self, ids: list[int], scorer: Scorer) -> tuple[list[int | None], list[float]]:
+    def _units(self, ids: list[int], services: Scorer) -> tuple[list[int | None], list[float]]:
         """The unit of every prompt token, None where it stays in any case, and the self-information of every unit."""
-        tokenizer, judge = self._models(scorer)
+        tokenizer, judge = self._models(services)
         if tokenizer is None:
             return list(range(len(ids))), _surprisal(
                 ids, judge, start=None, limit=min(PIECE, judge.shape.max_positions)

@@ -1,0 +1,16 @@
+"""What every prompt policy is."""
+
+from winnow.policies.base import Policy, Scorer
+
+
+class PromptPolicy(Policy):
+    """Which prompt tokens the model gets to see at all."""
+
+    verb = "prompt"
+
+    def shorten(self, ids: list[int], services: Scorer) -> list[int]:
+        """Index of those tokens, ascending, the last one among them; their positions are renumbered."""
+        return list(range(len(ids)))
+
+    def prepare(self, services: Scorer) -> None:
+        """Raise, before any work, what `shorten` would raise for want of a tokenizer or of another model."""
