@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from winnow.errors import CapacityError, PlanError
-from winnow.policies.base import VERBS, ModelShape, Policy, Scorer, StorePolicy
+from winnow.policies.base import VERBS, ModelShape, Policy, Services, StorePolicy
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.full import Full
 from winnow.policies.compute.gates import Gates
@@ -97,7 +97,7 @@ class Plan:
             self._validate_keep(gates)
         self._validate_read(gates)
 
-    def prepare(self, services: Scorer, ids: list[int] | None = None, new: int = 1) -> None:
+    def prepare(self, services: Services, ids: list[int] | None = None, new: int = 1) -> None:
         """Raise whatever keeps this plan from running, before any work: the one place that refuses.
 
         ids: of a prompt, and new: the most tokens after it, the last of which is never fed; None: any prompt.

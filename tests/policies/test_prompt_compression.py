@@ -12,7 +12,7 @@ from models import small_model
 from tiny import save_tiny_model, tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan, SamplingParams
-from winnow.engine.services import ModelScorer
+from winnow.engine.services import ModelServices
 from winnow.errors import InputError, MissingExtraError, ModelError, PlanError
 from winnow.policies.prompt import prompt_compression
 from winnow.policies.prompt.prompt_compression import PromptCompression
@@ -33,7 +33,7 @@ def llm():
 
 
 def scorer(llm):
-    return ModelScorer(llm.decoder, llm.tokenizer, llm.prefill_chunk)
+    return ModelServices(llm.decoder, llm.tokenizer, llm.prefill_chunk)
 
 
 @torch.inference_mode()

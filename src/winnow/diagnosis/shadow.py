@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.view import View
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.read.base import Reader, ReadPolicy, Row
 from winnow.policies.read.slowfast import SlowFast
 from winnow.policies.read.trigger import Boundaries, Sentence, boundaries_of
@@ -29,12 +29,12 @@ class Shadowed(ReadPolicy):
     def norms(self) -> bool:
         return self.policy.norms
 
-    def prepare(self, scorer: Scorer) -> None:
-        self.policy.prepare(scorer)
+    def prepare(self, services: Services) -> None:
+        self.policy.prepare(services)
 
-    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> "Shadow":
-        boundaries = boundaries_of(scorer.tokenizer)
-        return Shadow(self.policy.reader(shape, scorer, prompt), boundaries, self.policy.cooldown)
+    def reader(self, shape: ModelShape, services: Services, prompt: int) -> "Shadow":
+        boundaries = boundaries_of(services.tokenizer)
+        return Shadow(self.policy.reader(shape, services, prompt), boundaries, self.policy.cooldown)
 
 
 class Shadow(Reader):

@@ -109,7 +109,7 @@ class Policy:
             raise PlanError(f"{self.name}: {message}")
 
 
-class Scorer(Protocol):
+class Services(Protocol):
     """What a policy may ask about a prompt: of the plan's own language model or another one, and of the tokenizer."""
 
     @property
@@ -133,7 +133,7 @@ class Scorer(Protocol):
     def random_heads(self, width: int, seed: int) -> "UnitScorer":
         """Untrained heads, for comparison."""
 
-    def other(self, model: str) -> "Scorer":
+    def other(self, model: str) -> "Services":
         """The same questions to another model: a name, a directory or a hub id. Raises ModelError."""
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from winnow.policies.base import ModelShape, Policy, Scorer
+from winnow.policies.base import ModelShape, Policy, Services
 from winnow.policies.compute.gates import Gate
 
 
@@ -91,7 +91,7 @@ class ComputePolicy(Policy):
         """
         return torch.searchsorted(entrance.visible, entrance.deep[entrance.deep < entrance.known])
 
-    def full_depth(self, ids: list[int], services: Scorer) -> Deep:
+    def full_depth(self, ids: list[int], services: Services) -> Deep:
         """The tokens of a prompt that go through all layers, whatever becomes of the others.
 
         ids: the prompt as it was given, of which a prompt policy may leave some out. The units of an anchor at
@@ -104,7 +104,7 @@ class ComputePolicy(Policy):
         """What becomes of `prompt` tokens; a closed formula. deep: what `full_depth` says of them; None: no token."""
         return LayerTokens([prompt] * shape.layers, [prompt] * shape.layers)
 
-    def prepare(self, services: Scorer, ids: list[int] | None) -> None:
+    def prepare(self, services: Services, ids: list[int] | None) -> None:
         """Raise InputError where a prompt cannot be computed this way; None: any prompt."""
         if ids is not None:
             self.full_depth(ids, services)

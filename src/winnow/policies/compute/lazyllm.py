@@ -12,7 +12,7 @@ from torch import Tensor
 
 from winnow.errors import InputError
 from winnow.parameters import Where
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.schedule import CUMULATIVE, last_layer, preset_layers, rows_per_layer, survivors
@@ -112,7 +112,7 @@ class LazyLLM(ComputePolicy):
             self.max_revive is None or self.max_revive >= 0, f"max_revive={self.max_revive} must be at least 0"
         )
 
-    def prepare(self, services: Scorer, ids: list[int] | None) -> None:
+    def prepare(self, services: Services, ids: list[int] | None) -> None:
         # Positions of new tokens are chosen among, too, or nothing is.
         if ids is None or self.prune_generated or not self.prunes:
             return

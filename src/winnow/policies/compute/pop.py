@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.compute.base import Deep, LayerTokens
 from winnow.policies.compute.cutoff import ShallowPrefill
 from winnow.policies.compute.gates import Gate, Projection
@@ -32,7 +32,7 @@ class Pop(ShallowPrefill):
         upper = range(first, shape.layers)
         return Gate(first, fills={layer: Projection((layer,), layer, layer, all_rows=False) for layer in upper})
 
-    def full_depth(self, ids: list[int], services: Scorer) -> Deep:
+    def full_depth(self, ids: list[int], services: Services) -> Deep:
         """The last prompt token."""
         return Deep((), len(ids) - 1, len(ids))
 

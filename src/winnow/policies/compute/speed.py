@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from winnow.errors import InputError
 from winnow.parameters import Where
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.compute.anchors import anchor_positions, anchors_problem
 from winnow.policies.compute.base import Deep, LayerTokens
 from winnow.policies.compute.cutoff import ShallowPrefill
@@ -66,13 +66,13 @@ class Speed(ShallowPrefill):
     def gate(self, shape: ModelShape) -> Gate:
         return Gate(self.cut(shape), self_only=self.self_only)
 
-    def full_depth(self, ids: list[int], services: Scorer) -> Deep:
+    def full_depth(self, ids: list[int], services: Services) -> Deep:
         """The anchors and the prompt tokens of the decode phase."""
         start = self._start(ids, services)
         system = system_length(ids, services.template) if "system" in self.anchors else None
         return Deep(tuple(anchor_positions(self.anchors, start, system)), start, len(ids))
 
-    def _start(self, ids: list[int], services: Scorer) -> int:
+    def _start(self, ids: list[int], services: Services) -> int:
         """The position of the first prompt token that belongs to the decode phase."""
         if self.decode_from == "header":
             return decode_start(ids, services.template)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import Tensor
 
-from winnow.policies.base import Policy, Scorer, Span
+from winnow.policies.base import Policy, Services, Span
 
 if TYPE_CHECKING:
     from winnow.cache.layer import LayerCache
@@ -103,7 +103,7 @@ class KeepPolicy(Policy):
         """Whether every unit has a score, in layers of this window: see `LayerCache.scores`."""
         return False
 
-    def unit_scorer(self, scorer: Scorer) -> UnitScorer | None:
+    def unit_scorer(self, services: Services) -> UnitScorer | None:
         """What scores units once and for all, when they are made; None: they begin with 0.
 
         Raises ModelError where the model has no such thing.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.parameters import Count, Natural
-from winnow.policies.base import Scorer
+from winnow.policies.base import Services
 from winnow.policies.keep.base import Moment, UnitScorer
 from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
 
@@ -57,8 +57,8 @@ class Locret(Budgeted):
 
         self.require(self.heads != "", "heads='' is no directory; leave heads out for the model's own")
 
-    def unit_scorer(self, scorer: Scorer) -> UnitScorer:
-        return scorer.retaining_heads(self.heads)
+    def unit_scorer(self, services: Services) -> UnitScorer:
+        return services.retaining_heads(self.heads)
 
     def protected(self, moment: Moment) -> int:
         if self.prompt_ends(moment):
@@ -86,5 +86,5 @@ class RandomHeads(Locret):
         self.require(self.heads is None, "heads are random here; leave heads out, or use locret(heads=...)")
         self.require(0 <= self.seed < 2**63, f"seed={self.seed} must be from 0 to {2**63 - 1}")
 
-    def unit_scorer(self, scorer: Scorer) -> UnitScorer:
-        return scorer.random_heads(self.width, self.seed)
+    def unit_scorer(self, services: Services) -> UnitScorer:
+        return services.random_heads(self.width, self.seed)

@@ -1,6 +1,6 @@
 """What every prompt policy is."""
 
-from winnow.policies.base import Policy, Scorer
+from winnow.policies.base import Policy, Services
 
 
 class PromptPolicy(Policy):
@@ -8,9 +8,9 @@ class PromptPolicy(Policy):
 
     verb = "prompt"
 
-    def shorten(self, ids: list[int], services: Scorer) -> list[int]:
+    def shorten(self, ids: list[int], services: Services) -> list[int]:
         """Index of those tokens, ascending, the last one among them; their positions are renumbered."""
         return list(range(len(ids)))
 
-    def prepare(self, services: Scorer) -> None:
+    def prepare(self, services: Services) -> None:
         """Raise, before any work, what `shorten` would raise for want of a tokenizer or of another model."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from winnow.errors import InputError, MissingExtraError
 from winnow.parameters import Share, Where
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.prompt.base import PromptPolicy
 from winnow.policies.prompt.spelling import Span, encode, special_tokens, spell
 
@@ -75,11 +75,11 @@ class PromptCompression(PromptPolicy):
                 "download en_core_web_sm; or use unit='token'"
             )
 
-    def prepare(self, services: Scorer) -> None:
+    def prepare(self, services: Services) -> None:
         if self.keep < 1:
             self._models(services)
 
-    def shorten(self, ids: list[int], services: Scorer) -> list[int]:
+    def shorten(self, ids: list[int], services: Services) -> list[int]:
         if self.keep == 1:
             return list(range(len(ids)))
         units, scores = self._units(ids, services)
@@ -89,7 +89,7 @@ class PromptCompression(PromptPolicy):
         units[-1] = None
         return [i for i, unit in enumerate(units) if unit is None or not scores[unit] < threshold]
 
-    def _models(self, services: Scorer) -> tuple["PreTrainedTokenizerBase | None", Scorer]:
+    def _models(self, services: Services) -> tuple["PreTrainedTokenizerBase | None", Services]:
         """The prompt's tokenizer, None where tokens are units and there is none, and the model that is surprised."""
         try:
             tokenizer = services.tokenizer
@@ -102,7 +102,7 @@ class PromptCompression(PromptPolicy):
             raise InputError(f"{type(slow).__name__} cannot say which characters a token covers; use a fast tokenizer")
         return tokenizer, judge
 
-    def _units(self, ids: list[int], services: Scorer) -> tuple[list[int | None], list[float]]:
+    def _units(self, ids: list[int], services: Services) -> tuple[list[int | None], list[float]]:
         """The unit of every prompt token, None where it stays in any case, and the self-information of every unit."""
         tokenizer, judge = self._models(services)
         if tokenizer is None:
@@ -124,7 +124,7 @@ class PromptCompression(PromptPolicy):
         return units, scores
 
 
-def _score_text(text: str, judge: Scorer, unit: str) -> tuple[list[int], list[float]]:
+def _score_text(text: str, judge: Services, unit: str) -> tuple[list[int], list[float]]:
     """The units of a text: where each ends, the next one starting there, and the self-information of each."""
     runs = re.findall(r"\s+|\S", text)
     after = list(accumulate(map(len, runs)))  # per character of the squeezed text: where it ends in `text`
@@ -146,7 +146,7 @@ def _sentences(text: str) -> Iterator[tuple[int, str]]:
             yield start + sentence.index(stripped), stripped
 
 
-def _score_sentence(sentence: str, judge: Scorer, unit: str) -> tuple[list[int], list[float]]:
+def _score_sentence(sentence: str, judge: Services, unit: str) -> tuple[list[int], list[float]]:
     """Like `_score_text`, of one sentence."""
     tokenizer = judge.tokenizer
     ids, spans = encode(tokenizer, sentence)
@@ -164,7 +164,7 @@ def _score_sentence(sentence: str, judge: Scorer, unit: str) -> tuple[list[int],
     return ends, [sum(each) / len(each) if each else math.nan for each in shares]
 
 
-def _surprisal(ids: list[int], judge: Scorer, start: int | None, limit: int) -> list[float]:
+def _surprisal(ids: list[int], judge: Services, start: int | None, limit: int) -> list[float]:
     """-ln P of every token, at most `limit` scored together after `start`; NaN where nothing stands before a token."""
     prefix = [] if start is None else [start]
     first = [math.nan] if start is None else []

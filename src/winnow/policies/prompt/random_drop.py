@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.parameters import Natural, Share
-from winnow.policies.base import Scorer
+from winnow.policies.base import Services
 from winnow.policies.compute.schedule import survivors
 from winnow.policies.prompt.base import PromptPolicy
 
@@ -34,7 +34,7 @@ class RandomDrop(PromptPolicy):
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"keep": 0.6, "seed": 1}
 
-    def shorten(self, ids: list[int], services: Scorer) -> list[int]:
+    def shorten(self, ids: list[int], services: Services) -> list[int]:
         ends = sorted({0, len(ids) - 1})
         count = survivors(len(ids), self.keep, least=len(ends))
         # A generator of its own: the choice must not depend on what else has drawn numbers.

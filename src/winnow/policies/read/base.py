@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from winnow.cache.view import View
-from winnow.policies.base import ModelShape, Policy, Scorer
+from winnow.policies.base import ModelShape, Policy, Services
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,13 @@ class ReadPolicy(Policy):
         """Whether there are steps that read everything in all layers, in which skipped tokens may be revived."""
         return False
 
-    def prepare(self, scorer: Scorer) -> None:
+    def prepare(self, services: Services) -> None:
         """Raise, before any work, what `reader` would raise for want of a tokenizer or of tokens in it."""
 
     def bound(self, shape: ModelShape, prompt: int, new: int) -> int:
         """The most bytes that `reader` ever holds besides the caches, for `new` tokens after a prompt."""
         return 0
 
-    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
+    def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
         """What is known of a sequence before its prompt of `prompt` tokens is processed."""
         return Reader()

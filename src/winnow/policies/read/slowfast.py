@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from winnow.errors import InputError, PlanError
 from winnow.kernels.select import Fusion
 from winnow.parameters import Count, Natural, Where
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.read.base import Reader, ReadPolicy
 from winnow.policies.read.packed import Buffers
 from winnow.policies.read.selectors import AlphaFair, Attention, Peaks, Persist, Pooled, Selector
@@ -137,11 +137,11 @@ class SlowFast(ReadPolicy):
     def takes_revivals(self) -> bool:
         return self.layer_groups == 1 and self.publish_delay == 0
 
-    def prepare(self, scorer: Scorer) -> None:
+    def prepare(self, services: Services) -> None:
         if self.trigger != "sentence":
             return
         try:
-            tokenizer = scorer.tokenizer
+            tokenizer = services.tokenizer
         except InputError as error:
             raise PlanError(
                 "slowfast: the model has no tokenizer to find the ends of sentences with; use trigger='periodic'"
@@ -161,18 +161,18 @@ class SlowFast(ReadPolicy):
         copies = 1 if self.publish_delay == 0 else self.publish_delay + 2  # read, made, and those to be read later
         return shape.layers * (heard + copies * (copy + tail))
 
-    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
-        self.prepare(scorer)
-        return SlowFastReader(self, self._trigger(scorer), self._selector(), shape.layers, prompt)
+    def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
+        self.prepare(services)
+        return SlowFastReader(self, self._trigger(services), self._selector(), shape.layers, prompt)
 
-    def _trigger(self, scorer: Scorer) -> Trigger:
+    def _trigger(self, services: Services) -> Trigger:
         if self.trigger == "periodic":
             return Periodic(self.interval)
         if self.trigger == "random":
             return Chance(self.interval, random.Random(self.seed))
         if self.trigger == "none":
             return Never()
-        boundaries = boundaries_of(scorer.tokenizer)
+        boundaries = boundaries_of(services.tokenizer)
         return Sentence(boundaries, self.interval, self.min_gap, self.cooldown, self.trigger_on)
 
     def _selector(self) -> Selector:
