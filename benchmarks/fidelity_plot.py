@@ -7,7 +7,14 @@ from benchmarks.fidelity_by_domain import ALL, DomainRow
 from winnow.cli.draw import new_figure, plain, save
 from winnow.plan import Plan
 
-COLOURS = {"compute": "#00798c", "keep": "#d1495b", "read": "#edae49", "store": "#6a4c93", "several": "black"}
+COLOURS = {
+    "prompt": "#6b8f3c",
+    "compute": "#00798c",
+    "keep": "#d1495b",
+    "read": "#edae49",
+    "store": "#6a4c93",
+    "several": "black",
+}
 
 
 def plot_domains(path: Path, rows: Sequence[DomainRow]) -> None:

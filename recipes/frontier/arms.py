@@ -10,7 +10,7 @@ from winnow.policies.keep.budgeted import LOCAL
 from winnow.policies.registry import POLICIES
 
 TASKS = ("passkey", "number", "kv", "multi_needle", "variables")
-VERBS = ("full", "compute", "keep", "read", "store", "composed")
+VERBS = ("full", "prompt", "compute", "keep", "read", "store", "composed")
 SINK = 4
 
 
@@ -53,14 +53,13 @@ OFTEN = "slowfast(budget={half}, recent=64, interval=4, min_gap=4, memory=0.5)"
 LOCRET, SNAPKV = "locret(budget={budget})", "snapkv(budget={budget})"
 KNOWING = "snapkv(budget={kept}, chunk=None, local=0)"  # one eviction, at the end, when the question has been read
 
+PROMPT = ("random_drop(keep=0.5)", "prompt_compression(keep=0.65)")
 COMPUTE = (
     "lazyllm",
     "speed(cutoff=6)",
     "pop(cutoff=6)",
     "swiftkv(cutoff=6)",
     "static_prune(keep=0.5, layers=4)",
-    "random_drop(keep=0.5)",
-    "prompt_compression(keep=0.65)",
 )
 KEEP = (
     LOCRET,
@@ -103,7 +102,7 @@ WIDE = (HALF, HALF + " + slowfast(budget={half}, interval=2, min_gap=2, memory=0
 
 def arms() -> list[Arm]:
     """Every arm once. A registered policy that none of the tables names is measured at its preset."""
-    singles = [*COMPUTE, *KEEP, *READ]
+    singles = [*PROMPT, *COMPUTE, *KEEP, *READ]
     named = {plan.partition("(")[0] for plan in singles}
     others = [name for name, policy in POLICIES.items() if not policy.identity and name not in named]
     return [

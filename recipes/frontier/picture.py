@@ -16,6 +16,7 @@ from winnow.plan import Plan
 from .figures import costs
 
 COLOURS = {
+    "prompt": "#6b8f3c",
     "compute": "#00798c",
     "keep": "#d1495b",
     "read": "#c98a00",

@@ -23,7 +23,7 @@ from winnow import LLM, Plan, SamplingParams
 from winnow.evaluation.accuracy import wilson
 from winnow.evaluation.evaluate import environment
 from winnow.learn.labels import Sample, label
-from winnow.policies.base import Scorer
+from winnow.policies.base import Services
 from winnow.policies.keep.base import UnitScorer
 from winnow.policies.keep.locret import Locret
 from winnow.tasks import Example, render, task
@@ -41,7 +41,7 @@ class Oracle(Locret):
 
     targets: object = ()
 
-    def scorer(self, services: Scorer) -> UnitScorer:
+    def scorer(self, services: Services) -> UnitScorer:
         targets: Any = self.targets
         seen = [0] * len(targets)
 

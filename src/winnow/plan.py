@@ -1,4 +1,4 @@
-"""A plan: one policy for each of compute, keep, read and store.
+"""A plan: one policy for each of prompt, compute, keep, read and store.
 
 Plan.parse("streaming(sink=4, recent=1024)")      text, Python-call syntax, joined by +
 Plan(keep=Streaming(sink=4, recent=1024))         the same
@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from winnow.errors import CapacityError, PlanError
-from winnow.policies.base import VERBS, LayerContext, ModelShape, Policy, Scorer, StorePolicy
+from winnow.policies.base import VERBS, LayerContext, ModelShape, Policy, Services, StorePolicy
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.full import Full
+from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy
 from winnow.policies.keep.everything import Everything
+from winnow.policies.prompt.base import PromptPolicy
+from winnow.policies.prompt.whole import Whole
 from winnow.policies.read.base import ReadPolicy
 from winnow.policies.read.dense import Dense
 from winnow.policies.registry import POLICIES
@@ -32,6 +35,7 @@ class Plan:
     Raises PlanError where a policy answers another verb than the one it is given for.
     """
 
+    prompt: PromptPolicy = dataclasses.field(default_factory=Whole)
     compute: ComputePolicy = dataclasses.field(default_factory=Full)
     keep: KeepPolicy = dataclasses.field(default_factory=Everything)
     read: ReadPolicy = dataclasses.field(default_factory=Dense)
@@ -46,8 +50,12 @@ class Plan:
 
     @property
     def policies(self) -> dict[str, Policy]:
-        """The four policies by verb."""
+        """The policies by verb."""
         return {verb: getattr(self, verb) for verb in VERBS}
+
+    def gates(self, shape: ModelShape) -> Gates:
+        """Where tokens may stop on the way up."""
+        return Gates(self.compute.gates(shape), shape.layers)
 
     @property
     def is_full(self) -> bool:
@@ -70,7 +78,8 @@ class Plan:
             policy = _make(name, values)
             if policy.verb in chosen:
                 first = chosen[policy.verb].name
-                raise PlanError(f"{first} and {name} both say what to {policy.verb}; a plan holds one of them")
+                what = "show of a prompt" if policy.verb == "prompt" else policy.verb
+                raise PlanError(f"{first} and {name} both say what to {what}; a plan holds one of them")
             chosen[policy.verb] = policy
             written[policy.verb] = tuple(values)
         return cls(**chosen, written=written)  # type: ignore[arg-type]
@@ -83,11 +92,12 @@ class Plan:
         """Raise PlanError where a policy cannot act on a model of `shape`, before any work is done."""
         for policy in self.policies.values():
             policy.validate(shape)
-        if self.compute.entrances(shape):
-            self._validate_keep(shape)
-        self._validate_read(shape)
+        gates = self.gates(shape)
+        if gates.each:
+            self._validate_keep(gates)
+        self._validate_read(gates)
 
-    def prepare(self, services: Scorer, ids: list[int] | None = None, new: int = 1) -> None:
+    def prepare(self, services: Services, ids: list[int] | None = None, new: int = 1) -> None:
         """Raise whatever keeps this plan from running, before any work: the one place that refuses.
 
         ids: of a prompt, and new: the most tokens after it, the last of which is never fed; None: any prompt.
@@ -95,14 +105,13 @@ class Plan:
         policy lacks a tokenizer, heads or another model.
         """
         self.validate(services.shape)
-        for policy in self.policies.values():
+        for policy in (self.prompt, self.keep, self.read):
             policy.prepare(services, ids)
         if ids is not None:
             self._check_length(services.shape, len(ids), new)
-            self.compute.deep(ids, services)
+        self.compute.prepare(services, ids)
 
     def _check_length(self, shape: ModelShape, prompt: int, new: int) -> None:
-        self.compute.check_prompt(prompt)
         limit = shape.max_positions
         if (used := self.rope_positions(shape, prompt, new)) is not None and used <= limit:
             return
@@ -123,11 +132,12 @@ class Plan:
         Where places among the kept units are rope positions, those above the layer at which tokens stop are not.
         """
         held = any(self.keep.pattern(layer).held for layer in shape.contexts)
-        if not self.keep.compact or (held and self.compute.entrances(shape)):
+        if not self.keep.compact or (held and self.compute.gates(shape)):
             return None
-        return self.bound(prompt, new, 0, LayerContext(0, shape.layers, None))  # in windows only distances count
+        # In windows only distances count.
+        return self.bound(shape, prompt, new, 0, LayerContext(0, shape.layers, None))
 
-    def bound(self, prompt: int, new: int, chunk: int, layer: LayerContext) -> int | None:
+    def bound(self, shape: ModelShape, prompt: int, new: int, chunk: int, layer: LayerContext) -> int | None:
         """The most units per KV head that a layer which all tokens reach ever holds; None: one for every token.
 
         prompt, new: tokens, `chunk` of them in a step.
@@ -136,9 +146,9 @@ class Plan:
         if pattern.held:
             return self.keep.bound(prompt, new, layer)
         # A token that is revived may need units that have left its window.
-        return pattern.bound(chunk, None if self.compute.revives else layer.window)
+        return pattern.bound(chunk, None if self.gates(shape).revives else layer.window)
 
-    def _validate_keep(self, shape: ModelShape) -> None:
+    def _validate_keep(self, gates: Gates) -> None:
         """Raise PlanError where the keep policy lacks something in layers that not all tokens reach."""
         keep, compute, reason = self.keep, self.compute, None
         source = None if keep.score is None else keep.score.source
@@ -146,17 +156,17 @@ class Plan:
             reason = (
                 f"{keep.name} scores tokens by what comes out of the last layer, and under {compute.name} most stop"
             )
-        elif source is not None and compute.projections(shape):
+        elif source is not None and gates.fills:
             what = "projections" if source == "kv" else "attention"
             reason = (
                 f"{keep.name} scores units by the {what} of their rows, and {compute.name} makes units without rows"
             )
-        elif compute.waits and not keep.identity and source != "kv":
+        elif gates.ranks and not keep.identity and source != "kv":
             reason = (
                 f"{compute.name} ranks the tokens of a prompt at its end, and {keep.name} drops units before that "
                 "without knowing which tokens will go on"
             )
-        elif compute.drops_below and keep.per_head:
+        elif gates.evicts and keep.per_head:
             reason = (
                 f"{compute.name} evicts tokens from the layers below, where under {keep.name} KV heads hold different "
                 "ones"
@@ -164,7 +174,7 @@ class Plan:
         if reason is not None:
             raise PlanError(f"{reason}; use one of them")
 
-    def _validate_read(self, shape: ModelShape) -> None:
+    def _validate_read(self, gates: Gates) -> None:
         """Raise PlanError where the read policy cannot act under the others."""
         read, keep, compute = self.read, self.keep, self.compute
         if read.identity:
@@ -175,17 +185,17 @@ class Plan:
                 f"{keep.name} scores units by the attention of every new token, and {read.name} reads few of them; use "
                 f"{keep.name} with decode_chunk=None, or one of them"
             )
-        if compute.revives and keep.per_head:
+        if gates.revives and keep.per_head:
             raise PlanError(
                 f"a step of {compute.name} reads what it has chosen, under {keep.name} that differs from KV head to KV "
                 f"head, and {read.name} selects from what all of them read; use two of the three"
             )
-        if compute.revives and not read.takes_revivals:
+        if gates.revives and not read.takes_revivals:
             raise PlanError(
                 f"{compute.name} ranks tokens by full attention, and {_spell(read, ())} has no steps that read all "
                 f"units in all layers and select at once; {read.revivals_need or 'use one of them'}"
             )
-        if not read.takes_gaps and (compute.entrances(shape) or keep.per_head):
+        if not read.takes_gaps and (gates.each or keep.per_head):
             other = keep if keep.per_head else compute
             raise PlanError(
                 f"{read.name} reads in a layer what another one has chosen, and with {other.name} layers hold "

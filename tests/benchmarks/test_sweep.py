@@ -45,7 +45,7 @@ def test_a_plan_without_a_seed_runs_once():
 def test_shares_are_the_closed_formulas(llm, runs):
     shape, rows = llm.decoder.shape, summarise_sweep(runs)
     lazy = next(row for row in rows if row.plan == LAZY and row.task == ALL)
-    expected = Plan.parse(LAZY).compute.prompt_rows(shape, LENGTH)
+    expected = Plan.parse(LAZY).compute.layer_tokens(shape, LENGTH).rows
     assert lazy.rows_share == sum(expected) / (2 * LENGTH)
     assert lazy.flops_share == pytest.approx(flops(expected, shape) / flops([LENGTH] * 2, shape))
     # No layer computes a token twice: what is not prefill's or a new token's row has been revived.

@@ -47,7 +47,7 @@ def test_counts_what_the_caches_hold_after_every_step(llm, ids):
         decode(llm.decoder, [(state, token)])
         held.append([int((cache.live_positions() < PROMPT).sum()) for cache in state.caches])
     assert done.computed == held
-    assert done.computed[0] == plan.compute.prompt_rows(llm.decoder.shape, PROMPT)
+    assert done.computed[0] == plan.compute.layer_tokens(llm.decoder.shape, PROMPT).rows
     assert done.computed[-1][3] > done.computed[0][3]  # something was revived
 
 

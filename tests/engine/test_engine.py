@@ -127,7 +127,7 @@ def test_what_is_held_is_never_above_the_bound(plan, family, chunk, text):
     llm = small_llm(family)
     llm = replace_chunk(llm, chunk)
     prompt, new = text[:31], len(text) - 31
-    deep = plan.compute.deep(prompt, llm.services)
+    deep = plan.compute.full_depth(prompt, llm.services)
     bound = bound_bytes(plan, llm.decoder.shape, len(prompt), new, chunk, deep)
     state, shown = fresh(llm, plan, text)
     prefill(llm.decoder, state, shown, chunk)

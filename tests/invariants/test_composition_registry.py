@@ -3,6 +3,7 @@
 A new policy is found here by itself, with its `trial` and `off` parameters.
 """
 
+import dataclasses
 import itertools
 import random
 import re
@@ -46,6 +47,11 @@ def refusal(names):
 
 
 ACCEPTED = [names for names in GROUPS if refusal(names) is None]
+SHORTENED = [
+    names
+    for names in ACCEPTED
+    if len(names) == 2 and "prompt" in {POLICIES[name].verb for name in names} and "speed" not in names
+]
 REFUSED = [names for names in PAIRS if refusal(names) is not None]
 FAMILIES = ("llama", "gemma2")  # plain, and with windows and soft caps, where threes are left out
 PRODUCT = [
@@ -150,14 +156,39 @@ def test_a_policy_that_is_off_changes_nothing_of_the_others(family, names):
 
 @each_group("saved")
 def test_no_policy_loses_what_another_saves(family, names):
-    """Rows computed in prefill are those of the compute policy alone; units held at its end are no more than of any."""
+    """Prefill computes the rows of the prompt and compute policies; units held at its end are no more than of any."""
     # What a policy saves is saved whatever it is joined with.
     got, each = after_prefill(family, names), {name: after_prefill(family, (name,)) for name in names}
-    compute = tuple(name for name in names if POLICIES[name].verb == "compute")
-    rows = after_prefill(family, compute).rows_computed
+    computes = tuple(name for name in names if POLICIES[name].verb in ("prompt", "compute"))
+    rows = after_prefill(family, computes).rows_computed
     assert got.rows_computed == rows
     if family == "llama":  # lazyllm keeps what leaves a window, for its revivals
         assert got.cache_bytes <= min(stats.cache_bytes for stats in each.values())
+
+
+@pytest.mark.parametrize("names", SHORTENED, ids="+".join)
+def test_what_is_left_of_a_prompt_is_a_prompt(names):
+    """Logits of the other policy over the tokens that stay, at new positions; counts are those of the prompt as given.
+
+    `speed` has a test of its own: it finds its tokens in the prompt as given.
+    """
+    llm, ids, plan = small_llm("llama"), text(), joined(names)
+    _, left = fresh(llm, plan, ids)
+    assert len(left) < PROMPT
+    alone = dataclasses.replace(plan, prompt=Plan().prompt)
+    expected = llm.logits(left + ids[PROMPT:], decode_from=len(left), plan=alone)
+    assert_same(logits("llama", names), expected)
+    mine, its = after_prefill("llama", names), measured(llm, alone, left)
+    assert (mine.prompt_tokens, mine.rows_full) == (PROMPT, llm.decoder.shape.layers * PROMPT)
+    assert (mine.rows_computed, mine.cache_bytes, mine.aux_bytes) == (its.rows_computed, its.cache_bytes, its.aux_bytes)
+
+
+def measured(llm, plan, prompt):
+    """What a whole prompt has cost."""
+    state, seen = fresh(llm, plan, prompt, len(prompt))
+    prefill(llm.decoder, state, seen, llm.prefill_chunk)
+    state.measure()
+    return state.stats
 
 
 @pytest.mark.parametrize("names", PAIRS, ids="+".join)

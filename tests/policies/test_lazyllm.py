@@ -114,7 +114,7 @@ def test_invariants_after_every_step_of_a_ragged_batch(llm, seed, revive):
     states = [start(llm, policy, ids)[0] for policy, ids in zip(policies, texts, strict=True)]
     for policy, state in zip(policies, states, strict=True):
         expected = prompt_rows(policy.layers, policy.keep)
-        assert [cache.length for cache in state.caches] == expected == policy.prompt_rows(state.shape, PROMPT)
+        assert [cache.length for cache in state.caches] == expected == policy.layer_tokens(state.shape, PROMPT).rows
         assert state.stats.rows_computed == sum(expected)
         assert state.stats.revived_rows == 0
     seen = [[] for _ in states]
@@ -335,7 +335,7 @@ def test_setting_aside_must_pay():
         Plan.parse("lazyllm(layers=[3], keep=0.5)").validate(shape)
     Plan.parse("lazyllm(layers=[2], keep=0.5)").validate(shape)
     Plan.parse("lazyllm(layers=[3], keep=0.5, revive='never')").validate(shape)
-    assert max(LazyLLM().entrances(shape)) == 2
+    assert max(gate.layer for gate in LazyLLM().gates(shape)) == 2
 
 
 def test_the_memory_of_a_sequence_that_has_ended_goes_back(llm):

@@ -9,7 +9,7 @@ from models import CONFIGS, WINDOW, small_model
 from winnow import LLM, SamplingParams
 from winnow.engine.services import admit
 from winnow.errors import PlanError
-from winnow.policies.compute.base import Projection
+from winnow.policies.compute.gates import Projection
 from winnow.policies.compute.pop import Pop
 from winnow.policies.compute.swiftkv import SwiftKV
 from winnow.runtime.observer import Observer

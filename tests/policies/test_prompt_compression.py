@@ -12,11 +12,11 @@ from models import small_model
 from tiny import save_tiny_model, tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan, SamplingParams
-from winnow.engine.services import ModelScorer
+from winnow.engine.services import ModelServices
 from winnow.errors import InputError, MissingExtraError, ModelError, PlanError
-from winnow.policies.compute import prompt_compression
-from winnow.policies.compute.prompt_compression import PromptCompression
-from winnow.policies.compute.spelling import spell
+from winnow.policies.prompt import prompt_compression
+from winnow.policies.prompt.prompt_compression import PromptCompression
+from winnow.policies.prompt.spelling import spell
 
 TEXT = "  Dr. Lee met  Mr. Ho at 9 a.m. in the U.S. and left.\n\nWho  was it? I know!  It was the old\tman. the end "
 SENTENCES = [
@@ -33,7 +33,7 @@ def llm():
 
 
 def scorer(llm):
-    return ModelScorer(llm.decoder, llm.tokenizer, llm.prefill_chunk)
+    return ModelServices(llm.decoder, llm.tokenizer, llm.prefill_chunk)
 
 
 @torch.inference_mode()
@@ -230,7 +230,7 @@ def test_another_model_may_be_surprised(llm, tmp_path):
     first = scores[0] > scores[1]
     expected = [i for i, (_, stop) in enumerate(spans) if (stop <= 21) == first or i == len(ids) - 1]
     assert policy.shorten(ids, scorer(needle)) == expected
-    assert Plan.parse(str(Plan(compute=policy))).compute == policy
+    assert Plan.parse(str(Plan(prompt=policy))).prompt == policy
     with pytest.raises(ModelError):
         needle.generate(text, plan=f"prompt_compression(scorer={str(tmp_path / 'none')!r})")
 

@@ -9,7 +9,7 @@ import torch
 from models import small_model
 from winnow import LLM, SamplingParams
 from winnow.errors import PlanError
-from winnow.policies.compute.random_drop import RandomDrop
+from winnow.policies.prompt.random_drop import RandomDrop
 
 PROMPT = 31
 
@@ -77,7 +77,7 @@ def test_a_ragged_batch_equals_each_alone_and_counts_the_prompt_as_given(llm, te
         ("random_drop(keep=1.1)", "at most 1"),
         ("random_drop(seed=-1)", "at least 0"),
         ("random_drop(seed=0.5)", "whole number"),
-        ("random_drop + lazyllm", "both say what to compute"),
+        ("random_drop + prompt_compression", "both say what to show of a prompt"),
     ],
 )
 def test_bad_parameters(llm, text, plan, says):

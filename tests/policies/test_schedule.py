@@ -22,7 +22,7 @@ def deep(base, layers, **changes):
 def test_the_preset_at_32_layers_is_the_one_near_the_papers_speed_up(base):
     shape = deep(base, 32)
     assert preset_layers(shape, last_layer(shape)) == (8, 16, 24)
-    rows = LazyLLM().prompt_rows(shape, 4001)
+    rows = LazyLLM().layer_tokens(shape, 4001).rows
     assert rows == [4001] * 8 + [1601] * 8 + [801] * 8 + [401] * 8
     assert sum(rows) / (32 * 4001) == pytest.approx(0.425, abs=1e-3)
 
@@ -32,8 +32,8 @@ def test_the_preset_fits_any_depth(base, layers):
     shape = deep(base, layers)
     plan = LazyLLM()
     plan.validate(shape)
-    assert all(1 <= p <= last_layer(shape) for p in plan.entrances(shape))
-    rows = plan.prompt_rows(shape, 1000)
+    assert all(1 <= gate.layer <= last_layer(shape) for gate in plan.gates(shape))
+    rows = plan.layer_tokens(shape, 1000).rows
     assert len(rows) == layers
     assert rows == sorted(rows, reverse=True)
 

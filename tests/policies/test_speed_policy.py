@@ -12,6 +12,7 @@ from winnow import LLM, Plan, SamplingParams
 from winnow.engine.services import admit
 from winnow.errors import InputError, PlanError
 from winnow.policies.compute.speed import Speed
+from winnow.policies.prompt.random_drop import RandomDrop
 from winnow.runtime.sequence import new_sequence
 
 LAYERS, PROMPT = 4, 31
@@ -33,7 +34,7 @@ def llm():
 
 def upper_positions(llm, policy, prompt):
     """The prompt positions that go through all layers."""
-    return policy.deep(prompt, Blind()).positions
+    return policy.full_depth(prompt, Blind()).positions
 
 
 class Blind:
@@ -127,6 +128,18 @@ def test_equals_the_stock_layers_on_packed_rows(llm, text, policy, chunk):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 
+@covered(policy=POLICIES, seed=range(3))
+def test_of_a_shortened_prompt_those_go_on_that_are_left(llm, text, policy, seed):
+    """Anchors and the decode phase are found in the prompt as given; positions are those of what is left."""
+    drop = RandomDrop(keep=0.5, seed=seed)
+    left = drop.shorten(text[:PROMPT], Blind())
+    deep = [left.index(at) for at in upper_positions(llm, policy, text[:PROMPT]) if at in left]
+    ids = [text[at] for at in left] + text[PROMPT:]
+    expected, _ = packed(llm.model, ids, policy, policy.cut(llm.decoder.shape), deep, len(left))
+    got = llm.logits(text, decode_from=PROMPT, plan=Plan(prompt=drop, compute=policy))
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+
+
 @covered(name=FAMILIES, policy=POLICIES[:4])
 def test_equals_the_dense_mask(name, text, policy):
     """K4, with windows, caps, sinks and unrotated layers."""
@@ -201,8 +214,8 @@ def test_rows_units_and_bytes_in_closed_form(llm, text, prompt, policy):
     steps = new - 1
     assert stats.rows_computed == cutoff * others + LAYERS * (anchors + header + steps) - planted
     assert stats.rows_full == LAYERS * (prompt + steps)
-    deep = policy.deep(text[:prompt], Blind())
-    assert sum(policy.prompt_rows(shape, prompt, deep)) == stats.rows_computed - LAYERS * steps
+    deep = policy.full_depth(text[:prompt], Blind())
+    assert sum(policy.layer_tokens(shape, prompt, deep).rows) == stats.rows_computed - LAYERS * steps
     reads = [
         cutoff * (others + anchors + header + t) + (LAYERS - cutoff) * (anchors + header + t)
         for t in range(1, steps + 1)
@@ -254,7 +267,7 @@ def test_the_first_token_is_computed_once(llm, text):
 def in_its_prompt(llm, policy, ids):
     """A sequence whose first token goes through all layers as any other anchor does."""
     state = new_sequence(
-        llm.decoder, Plan(compute=policy), PROMPT, len(ids), 7, deep=policy.deep(ids[:PROMPT], Blind())
+        llm.decoder, Plan(compute=policy), PROMPT, len(ids), 7, deep=policy.full_depth(ids[:PROMPT], Blind())
     )
     return state, prefill(llm.decoder, state, ids[:PROMPT], 7)
 
@@ -292,7 +305,7 @@ def test_without_lower_layers_the_prompt_does_not_matter(llm, text):
 def test_a_prompt_that_is_all_decode_phase(llm, text, anchors, prompt, self_only):
     """Then nothing is an anchor, not even the first token."""
     policy = Speed(cutoff=2, anchors=anchors, decode_from=f"last:{prompt}", self_only=self_only)
-    assert policy.deep(text[:prompt], Blind()).anchors == ()
+    assert policy.full_depth(text[:prompt], Blind()).anchors == ()
     expected, _ = packed(llm.model, text[:12], policy, 2, tuple(range(prompt)), prompt)
     got = llm.logits(text[:12], decode_from=prompt, plan=Plan(compute=policy))
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)

@@ -75,7 +75,7 @@ def test_rows_units_and_bytes_in_closed_form(llm, text, prompt, keep, layers):
     left = min(prompt, max(1, math.ceil(keep * (prompt - 1) - 1e-9)) + 1)
     stats, shape = out.stats, llm.decoder.shape
     rows = [prompt] * layers + [left] * (LAYERS - layers)
-    assert StaticPrune(keep=keep, layers=layers).prompt_rows(shape, prompt) == rows
+    assert StaticPrune(keep=keep, layers=layers).layer_tokens(shape, prompt) == (rows, rows)
     assert stats.rows_computed == sum(rows) + LAYERS * (new - 1)
     assert stats.rows_full == LAYERS * (prompt + new - 1)
     assert (stats.prompt_tokens, stats.revived_rows) == (prompt, 0)
@@ -84,14 +84,14 @@ def test_rows_units_and_bytes_in_closed_form(llm, text, prompt, keep, layers):
 
 
 def test_ties_go_to_the_earlier_position(llm):
-    visible = torch.arange(9)
+    visible, policy = torch.arange(9), StaticPrune(keep=0.5, layers=2)
     entrance = Entrance(
-        layer=2, shape=llm.decoder.shape, prompt=9, known=9, decode=False, visible=visible,
+        shape=llm.decoder.shape, prompt=9, known=9, decode=False, visible=visible,
         aside=visible < 0, deep=visible[:0], signals=[torch.full((9,), 0.1), torch.full((9,), 0.2)], revived=0,
     )  # fmt: skip
-    choice = StaticPrune(keep=0.5, layers=2).choose(entrance)
-    assert choice.going.tolist() == [0, 1, 2, 3, 8]
-    assert (choice.gone, choice.aside) == (True, False)
+    [gate] = policy.gates(llm.decoder.shape)
+    assert policy.choose(gate, entrance).tolist() == [0, 1, 2, 3, 8]
+    assert (gate.layer, gate.rank_by, gate.stopped) == (2, (0, 1), "evicted")
 
 
 def test_a_ragged_batch_equals_each_alone(llm, text):

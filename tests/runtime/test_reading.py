@@ -412,7 +412,7 @@ def test_tokens_are_revived_on_slow_steps_only(llm_of, monkeypatch, other):
     choose = type(plan.compute).choose
     monkeypatch.setattr(
         type(plan.compute), "choose",
-        lambda self, entrance: (asked.append(entrance.decode), choose(self, entrance))[1],
+        lambda self, gate, entrance: (asked.append(entrance.decode), choose(self, gate, entrance))[1],
     )  # fmt: skip
     state, _ = start(llm, plan, ids, record)
     asked.clear()

@@ -9,7 +9,8 @@ from driving import advance, logits_of
 from models import small_model, stock_logits
 from winnow import LLM, Plan
 from winnow.policies.base import Span
-from winnow.policies.compute.base import Choice, ComputePolicy
+from winnow.policies.compute.base import ComputePolicy
+from winnow.policies.compute.gates import Gate
 from winnow.policies.keep.everything import Everything
 from winnow.runtime.sequence import new_sequence
 
@@ -22,11 +23,11 @@ class LastRowsAbove(ComputePolicy):
     last: int
     name = "last_rows_above"
 
-    def entrances(self, shape):
-        return [self.layer]
+    def gates(self, shape):
+        return (Gate(self.layer),)
 
-    def choose(self, entrance):
-        return Choice(torch.arange(entrance.known, device=entrance.visible.device)[-self.last :])
+    def choose(self, gate, entrance):
+        return torch.arange(entrance.known, device=entrance.visible.device)[-self.last :]
 
 
 def below_then_above(model, ids, layer, last):
@@ -69,12 +70,12 @@ class EveryFourth(ComputePolicy):
 
     name = "every_fourth"
 
-    def entrances(self, shape):
-        return [1]
+    def gates(self, shape):
+        return (Gate(1),)
 
-    def choose(self, entrance):
+    def choose(self, gate, entrance):
         index = torch.arange(entrance.known)
-        return Choice(index[(index % 4 == 0) | (index == index[-1])]) if not entrance.decode else None
+        return index[(index % 4 == 0) | (index == index[-1])]
 
 
 @dataclass(frozen=True)

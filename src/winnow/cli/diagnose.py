@@ -2,7 +2,7 @@
 steady the support of its attention is."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from winnow.diagnosis.support import support_prompts, support_tasks
 from winnow.diagnosis.support_figures import summarise_support
 from winnow.errors import InputError, PlanError
 from winnow.evaluation.evaluate import environment
-from winnow.plan import Plan
+from winnow.policies.read.dense import Dense
 from winnow.policies.read.slowfast import SlowFast
 from winnow.reading import json_lines
 from winnow.runtime.llm import LLM
@@ -114,7 +114,7 @@ def _policy(plan: str | None, budget: int | None) -> SlowFast | None:
         return None if budget is None else SlowFast(budget=budget)
     refuse("is a part of --plan; write slowfast(budget=...)", {"--budget": budget})
     chosen = parse_plan(plan)
-    if not isinstance(chosen.read, SlowFast) or not Plan(chosen.compute, chosen.keep, store=chosen.store).is_full:
+    if not isinstance(chosen.read, SlowFast) or not replace(chosen, read=Dense()).is_full:
         raise PlanError(
             f"--plan {chosen}: `diagnose support` looks at full attention and asks when and what slowfast would "
             "select; give slowfast(...) alone"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.view import View
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.read.base import Observed, Probe, Reader, ReadPolicy, Row
 from winnow.policies.read.slowfast import SlowFast
 from winnow.policies.read.slowfast_reader import SlowFastReader
@@ -26,12 +26,12 @@ class Shadowed(ReadPolicy):
     def validate(self, shape: ModelShape) -> None:
         self.policy.validate(shape)
 
-    def prepare(self, services: Scorer, ids: list[int] | None) -> None:
+    def prepare(self, services: Services, ids: list[int] | None) -> None:
         self.policy.prepare(services, ids)
 
-    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> "Shadow":
-        boundaries = boundaries_of(scorer.tokenizer)
-        return Shadow(self.policy.reader(shape, scorer, prompt), boundaries, self.policy.cooldown)
+    def reader(self, shape: ModelShape, services: Services, prompt: int) -> "Shadow":
+        boundaries = boundaries_of(services.tokenizer)
+        return Shadow(self.policy.reader(shape, services, prompt), boundaries, self.policy.cooldown)
 
 
 class Shadow(Reader):

@@ -28,30 +28,27 @@ def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int
 
 def _units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep) -> list[int]:
     """Per layer, the most units that a KV head holds; 0 where a layer uses another one's."""
-    compute = plan.compute
-    from_prompt = compute.prompt_units(shape, prompt, deep)
-    projections, transient = compute.projections(shape), compute.transient(shape)
-    returns = compute.revives or compute.drops_below  # then a layer has, or has had, what it lacks after the prompt
-    gathers = min(compute.entrances(shape), default=shape.layers) if compute.waits else shape.layers
+    gates = plan.gates(shape)
+    from_prompt = plan.compute.layer_tokens(shape, prompt, deep).units
+    returns = gates.revives or gates.evicts  # then a layer has, or has had, what it lacks after the prompt
     most = []
     for layer, context in enumerate(shape.contexts):
-        if layer in projections and projections[layer].holder != layer:
+        if layer in gates.fills and gates.fills[layer].holder != layer:
             most.append(0)
             continue
         count = (prompt if returns else min(prompt, from_prompt[layer])) + new
-        if layer in transient:
+        if layer in gates.self_only:
             count += min(chunk, prompt + new)  # rows of a step, until it ends
-        limit = plan.bound(prompt, new, chunk, context)
-        most.append(count if limit is None or layer >= gathers else min(count, limit))
+        limit = plan.bound(shape, prompt, new, chunk, context)
+        most.append(count if limit is None or layer >= gates.gathers else min(count, limit))
     return most
 
 
 def _parked(plan: Plan, shape: ModelShape, prompt: int, new: int, deep: Deep | None) -> int:
     """Hidden states of stopped tokens and their positions, and the positions of those that go on."""
-    compute = plan.compute
     each = shape.hidden * shape.element_bytes + 2 * POSITION
-    parked = len(compute.entrances(shape)) * (prompt + new) * each if compute.waits else 0
-    return parked + 2 * POSITION * (0 if deep is None else len(deep))
+    gates = sum(gate.waits or gate.stopped == "parked" for gate in plan.gates(shape).each)
+    return gates * (prompt + new) * each + 2 * POSITION * (0 if deep is None else len(deep))
 
 
 def _told(plan: Plan, shape: ModelShape, tokens: int) -> int:

@@ -91,7 +91,7 @@ class Engine:
     def enqueue(self, request: Request) -> int:
         """Queue a request of `LLM.check`. Raises CapacityError where it can never fit, InputError after `close`."""
         arrived, llm, params = time.perf_counter(), self._llm, request.params
-        deep = request.plan.compute.deep(request.ids, llm.services)
+        deep = request.plan.compute.full_depth(request.ids, llm.services)
         shape, new = llm.decoder.shape, params.max_tokens - 1
         bound = bound_bytes(request.plan, shape, len(request.ids), new, self.max_step_tokens, deep)
         if self.max_cache_bytes is not None and (needed := params.n * bound) > self.max_cache_bytes:

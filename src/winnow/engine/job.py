@@ -52,7 +52,7 @@ class Job:
     def _gathers(self, tokens: int) -> int:
         """The most rows that go through a layer together if so many tokens of the prompt are fed."""
         ends = self.state.position + tokens == self.state.prompt
-        return self.state.prompt if ends and self.state.plan.compute.waits else tokens
+        return self.state.prompt if ends and self.state.gates.gathers < self.state.shape.layers else tokens
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A language model that says how surprising tokens are, for policies that shorten prompts by it."""
+"""What policies may ask of a model, and how a prompt is admitted under a plan."""
 
 import functools
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from winnow.runtime.sequence import Sequence, new_sequence
 
 
 @dataclass(frozen=True)
-class ModelScorer:
-    """Implements `winnow.policies.base.Scorer` with a decoder under full attention."""
+class ModelServices:
+    """Implements `winnow.policies.base.Services` with a decoder under full attention."""
 
     decoder: Decoder
     _tokenizer: PreTrainedTokenizerBase | None
@@ -48,8 +48,8 @@ class ModelScorer:
     def random_heads(self, width: int, seed: int) -> RetainingHeads:
         return self.decoder.random_heads(width, seed)
 
-    def other(self, model: str) -> "ModelScorer":
-        return ModelScorer(*_loaded(model, self.decoder.device), self.chunk)
+    def other(self, model: str) -> "ModelServices":
+        return ModelServices(*_loaded(model, self.decoder.device), self.chunk)
 
 
 @functools.lru_cache(maxsize=1)
@@ -62,14 +62,14 @@ def admit(
     decoder: Decoder, tokenizer: PreTrainedTokenizerBase | None, plan: Plan, ids: list[int], new: int, chunk: int
 ) -> tuple[Sequence, list[int]]:
     """A sequence for a prompt and up to `new` tokens after it, and the prompt's tokens that the model gets to see."""
-    scorer = ModelScorer(decoder, tokenizer, chunk)
-    kept = [ids[i] for i in plan.compute.shorten(ids, scorer)]
-    deep = plan.compute.deep(kept, scorer)
+    services = ModelServices(decoder, tokenizer, chunk)
+    seen = plan.prompt.shorten(ids, services)
+    kept, deep = [ids[i] for i in seen], plan.compute.full_depth(ids, services).among(seen)
     state = new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep)
     if state.score is not None and state.score.heads is not None:
-        state.scorer = state.score.heads(scorer)
-    state.reader = plan.read.reader(decoder.shape, scorer, len(kept))
-    if state.projections or state.deep.anchors:
+        state.scorer = state.score.heads(services)
+    state.reader = plan.read.reader(decoder.shape, services, len(kept))
+    if state.gates.fills or state.deep.anchors:
         decoder.refresh()
     plant(decoder, state, kept[0])
     return state, kept

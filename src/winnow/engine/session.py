@@ -216,7 +216,7 @@ class _Fed(Job):
 @torch.inference_mode()
 def _fill(state: State, keys: Tensor, values: Tensor) -> None:
     shape, device, length = state.shape, keys.device, keys.shape[1]
-    held = state.plan.compute.prompt_units(shape, length, state.deep)
+    held = state.plan.compute.layer_tokens(shape, length, state.deep).units
     known = {len(each): each for each in (state.deep.positions, state.deep.anchors)}
     noted = None if state.surprise is None else torch.zeros(length, device=device)
     state.position = length

@@ -2,7 +2,7 @@
 
 from transformers import PreTrainedTokenizerBase
 
-from winnow.policies.compute.spelling import LONGEST, UNDECODED
+from winnow.policies.prompt.spelling import LONGEST, UNDECODED
 
 
 class TextStream:

@@ -13,7 +13,7 @@ from winnow.inspector.runs import runs_of
 from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
 from winnow.kernels.attend.reference import visible
 from winnow.plan import Plan
-from winnow.policies.compute.spelling import spell_each
+from winnow.policies.prompt.spelling import spell_each
 from winnow.runtime.llm import LLM
 from winnow.runtime.observer import Attended, Observer
 from winnow.runtime.sequence import Sequence as State
@@ -85,7 +85,7 @@ class Recorder(Observer):
             plan=str(self._request.plan),
             layers=decoder.shape.layers,
             kv_heads=decoder.shape.kv_heads,
-            entrances=tuple(sorted(state.entrances)),
+            entrances=tuple(state.gates.at),
             prompt=self._prompt,
             omitted=state.omitted,
             tokens=tuple(map(Token, ids, texts)),

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import TemplateError
 
 from winnow.errors import InputError
-from winnow.policies.compute.spelling import encode
 from winnow.policies.compute.turns import decode_start, system_length
+from winnow.policies.prompt.spelling import encode
 from winnow.reading import LINES_BYTES, check_text, parse_lines, read_text
 
 if TYPE_CHECKING:

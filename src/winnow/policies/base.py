@@ -1,13 +1,14 @@
-"""What every policy is: a frozen dataclass of parameters that answers one of the four questions of a plan.
+"""What every policy is: a frozen dataclass of parameters that answers one of the five questions of a plan.
 
-    compute   which tokens go on at a layer                 `ComputePolicy.choose`
+    prompt    which prompt tokens the model sees            `PromptPolicy.shorten`
+    compute   which tokens go on at a layer                 `ComputePolicy.gates`, `ComputePolicy.choose`
     keep      which units stay, and which a row may see     `KeepPolicy.pattern`, `KeepPolicy.select`
     read      which of the kept units a decode step reads   `Reader.select`
     store     how a unit is held                            `StorePolicy.slab`
 
 A policy holds no state and touches no model: state is an argument (`LayerCache`), a decision is the return value; what
 a read policy remembers of a sequence is a `Reader`. The runtime
-asks the four questions at fixed places and never asks which policy it has.
+asks these questions at fixed places and never asks which policy it has.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from winnow.cache.layer import Slab
     from winnow.policies.keep.base import UnitScorer
 
-VERBS = ("compute", "keep", "read", "store")
+VERBS = ("prompt", "compute", "keep", "read", "store")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Policy:
     def validate(self, shape: ModelShape) -> None:
         """Raise PlanError where this policy cannot act on a model of `shape`."""
 
-    def prepare(self, services: "Scorer", ids: list[int] | None) -> None:
+    def prepare(self, services: "Services", ids: list[int] | None) -> None:
         """Raise, before any work, what keeps it from acting on a prompt; ids None: on any prompt.
 
         Raises InputError or PlanError, and ModelError where it lacks a tokenizer, heads or another model.
@@ -113,7 +114,7 @@ class Policy:
             raise PlanError(f"{self.name}: {message}")
 
 
-class Scorer(Protocol):
+class Services(Protocol):
     """What a policy may ask about a prompt: of the plan's own language model or another one, and of the tokenizer."""
 
     @property
@@ -137,7 +138,7 @@ class Scorer(Protocol):
     def random_heads(self, width: int, seed: int) -> "UnitScorer":
         """Untrained heads, for comparison."""
 
-    def other(self, model: str) -> "Scorer":
+    def other(self, model: str) -> "Services":
         """The same questions to another model: a name, a directory or a hub id. Raises ModelError."""
 
 

@@ -4,8 +4,6 @@ from winnow.policies.base import Policy
 from winnow.policies.compute.full import Full
 from winnow.policies.compute.lazyllm import LazyLLM
 from winnow.policies.compute.pop import Pop
-from winnow.policies.compute.prompt_compression import PromptCompression
-from winnow.policies.compute.random_drop import RandomDrop
 from winnow.policies.compute.speed import Speed
 from winnow.policies.compute.static_prune import StaticPrune
 from winnow.policies.compute.swiftkv import SwiftKV
@@ -16,6 +14,9 @@ from winnow.policies.keep.scissorhands import Scissorhands
 from winnow.policies.keep.sirllm import SirLLM
 from winnow.policies.keep.snapkv import SnapKV
 from winnow.policies.keep.streaming import Streaming
+from winnow.policies.prompt.prompt_compression import PromptCompression
+from winnow.policies.prompt.random_drop import RandomDrop
+from winnow.policies.prompt.whole import Whole
 from winnow.policies.read.dense import Dense
 from winnow.policies.read.quest import Quest
 from winnow.policies.read.sink_recent import SinkRecent
@@ -24,11 +25,12 @@ from winnow.policies.read.tidal import Tidal
 from winnow.policies.store.plain import Plain
 
 _POLICIES: tuple[type[Policy], ...] = (
+    Whole,
+    RandomDrop,
+    PromptCompression,
     Full,
     LazyLLM,
-    RandomDrop,
     StaticPrune,
-    PromptCompression,
     Speed,
     Pop,
     SwiftKV,

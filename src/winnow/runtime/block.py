@@ -72,12 +72,12 @@ class Block:
         part = self.parts[index]
         sequence = part.sequence
         cache = sequence.caches[self.layer]
-        transient = self.layer in sequence.transient
+        self_only = self.layer in sequence.gates.self_only
         self._append(part, cache, rows)
         spans = sequence.patterns[self.layer].spans(cache, part.rows, part.first, part.positions, window)
         # The anchor at position 0 is a row only where its units were not there.
-        alone = part.rows - (part.first == 0 and 0 in sequence.deep.anchors) if transient else 0
-        if transient:
+        alone = part.rows - (part.first == 0 and 0 in sequence.deep.anchors) if self_only else 0
+        if self_only:
             spans = _each_alone(cache, alone, window)
         seen = (view_of(part, cache, span, fresh=self.before[index] + part.rows) for span in spans)
         views = [view for view in seen if view.units]
@@ -90,7 +90,7 @@ class Block:
         queries = [rows.queries(part, view.query_limit, compact) for view in views]
         out = self._attend_views(index, rows, queries, views, row)
         self._listen(index, rows, queries, views)
-        if transient:
+        if self_only:
             cache.retract(alone)
         if self.layer + 1 == len(sequence.caches) or sequence.caches[self.layer + 1] is not cache:
             sequence.leave(self.layer)
@@ -104,7 +104,7 @@ class Block:
         ahead = sequence.evictions_ahead(self.layer)
         if not cache.rotated and not ahead:
             rows.settle(part, cache)
-        given = sequence.projections.get(self.layer)
+        given = sequence.gates.fills.get(self.layer)
         if given is not None and given.all_rows:
             return
         score = sequence.scorer if ahead and cache.scores is not None else None  # nobody asks for scores any more
@@ -167,7 +167,7 @@ class Block:
             last=self._last(index),
             appended=cache.appended,
             dropped=cache.dropped,
-            ordered=not part.sequence.plan.compute.revives,
+            ordered=not part.sequence.gates.revives,
             query=lambda view: rows.queries(part, view.query_limit, compact)[-1],
             match=rows.match,
             keys=lambda view: (
@@ -188,7 +188,7 @@ class Block:
         def weights() -> tuple[Tensor, Tensor]:
             return attention_of([query[-1] for query in queries], views, part, rows)
 
-        if part.ranks and self._last(index) and self.layer in sequence.signals[part.decode]:
+        if part.ranks and self._last(index) and self.layer in sequence.gates.signals[part.decode]:
             whole.signals.append(mean_over_heads(*weights(), part.known))
         held = score is not None and sequence.patterns[self.layer].held
         first = sequence.plan.keep.voting_from(part.first, sequence.prompt) if held else None

@@ -27,12 +27,12 @@ class _Projections(Observer):
 
 
 def plant(decoder: Decoder, state: Sequence, token: int) -> None:
-    """Give a new sequence the units of its first token from the layer on at which others stop, if they are to stay.
+    """Give a new sequence the units of its first token from the layer on at which others stop, if it goes on there.
 
     They are computed once per model and token.
     """
-    layer = state.plan.compute.stops_at(state.shape)
-    if layer is None or 0 not in state.deep.anchors:
+    layer = state.gates.first
+    if layer == state.shape.layers or 0 not in state.deep.anchors:
         return
     place = torch.zeros(1, dtype=torch.int64, device=decoder.device)
     units, projections = _units(decoder, state.frequencies, token)

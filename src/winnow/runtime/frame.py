@@ -239,9 +239,9 @@ def _kind(segment: Segment, layer: int) -> tuple[object, ...] | None:
     if (
         not sequence.plan.store.identity
         or not cache.rotated
-        or layer in sequence.signals[True]
-        or layer in sequence.projections
-        or layer in sequence.transient
+        or layer in sequence.gates.signals[True]
+        or layer in sequence.gates.fills
+        or layer in sequence.gates.self_only
         or (score is not None and sequence.plan.keep.voting_from(segment.first, sequence.prompt) is not None)
         or (sequence.scorer is not None and score is not None and sequence.evictions_ahead(layer))
     ):
@@ -299,7 +299,7 @@ def _row(segment: Segment, cache: LayerCache, layer: int, window: int | None) ->
     def unknown(*_: Any) -> Any:
         raise TypeError("what a row attends with is not known before its layer is computed")
 
-    ordered = not segment.sequence.plan.compute.revives
+    ordered = not segment.sequence.gates.revives
     return Row(
         layer=layer, position=segment.first, window=window, decode=True, last=True,
         appended=cache.appended, dropped=cache.dropped, ordered=ordered, query=None, match=unknown, keys=unknown,

@@ -16,7 +16,7 @@ from winnow.devices import parse_device, parse_dtype
 from winnow.engine.background import Background
 from winnow.engine.engine import Engine
 from winnow.engine.request import Completion, Request
-from winnow.engine.services import ModelScorer
+from winnow.engine.services import ModelServices
 from winnow.engine.session import Session
 from winnow.engine.whole import forward_pass, surprisals
 from winnow.errors import InputError, ModelError, PlanError
@@ -340,9 +340,9 @@ class LLM:
         return chosen
 
     @property
-    def services(self) -> ModelScorer:
+    def services(self) -> ModelServices:
         """What policies may ask of the model."""
-        return ModelScorer(self.decoder, self.tokenizer, self.prefill_chunk)
+        return ModelServices(self.decoder, self.tokenizer, self.prefill_chunk)
 
     def save_heads(self, directory: str | Path) -> None:
         """Write the retaining heads that `locret` uses here, for `heads=directory`. Raises ModelError without any."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from winnow.errors import UnsupportedModelError
 from winnow.models.packed import PackedLinear
-from winnow.policies.compute.base import Projection
+from winnow.policies.compute.gates import Gate, Projection
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.segment import Segment
 
@@ -40,12 +40,10 @@ class Heads:
         return (self.key_norm(keys) if self.key_norm is not None and per_head else keys), values
 
 
-def leave_units(decoder: Decoder, segment: Segment, hidden: Tensor, stops: Tensor | None = None) -> None:
-    """Append, in the layers above, units of rows that enter this one. hidden: [rows, hidden]; stops: [rows] bool."""
+def leave_units(decoder: Decoder, gate: Gate, segment: Segment, hidden: Tensor, stops: Tensor | None = None) -> None:
+    """Append, in the layers above, units of rows that come to a gate. hidden: [rows, hidden]; stops: [rows] bool."""
     sequence = segment.sequence
-    if not sequence.projections:
-        return
-    for layer, projection in sequence.projections.items():
+    for layer, projection in gate.fills.items():
         if projection.holder != layer or (stops is None and not projection.all_rows):
             continue
         which = slice(None) if projection.all_rows or stops is None else stops

@@ -1,7 +1,6 @@
 """The state of one sequence: its tokens, its units, its frequencies, and what it has cost so far."""
 
 import copy
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,7 +13,8 @@ from winnow.cache.memory import Slab
 from winnow.cache.pattern import All
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
-from winnow.policies.compute.base import Deep, Projection
+from winnow.policies.compute.base import Deep
+from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
@@ -31,16 +31,13 @@ class Sequence:
     """One text being processed. Forks are independent; units that they have in common lie in memory that they share.
 
     prompt: tokens of the prompt that the model sees; omitted: those it does not, because the plan shortened it.
-    entrances, signals: the layers that the compute policy names, the second for prefill and for decode.
-    deep: the prompt tokens that the compute policy named, going: their positions, [tokens].
-    projections, transient: what it says of layers.
-    score, patterns: what units are evicted by, and what rows see in each layer. windows: outside of
-    which units leave a layer: a token that is revived may need those that have left its own. scorer: what scores new
-    units.
-    surprise: how surprising tokens are.
+    gates: where tokens may stop. deep: the prompt tokens that go through all layers, going: their positions, [tokens].
+    score, patterns: what units are evicted by, and what rows see in each layer. windows: outside of which units leave a
+    layer: a token that is revived may need those that have left its own. scorer: what scores new units. surprise: how
+    surprising tokens are.
     reader: what the read policy knows.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
-    chunk: rows a step is meant to hold. position: the next token's. aside: per layer where the compute policy chooses,
+    chunk: rows a step is meant to hold. position: the next token's. aside: per gate,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
     observer: told what happens in every layer.
     """
@@ -54,12 +51,9 @@ class Sequence:
     chunk: int
     position: int
     stats: Stats
-    entrances: Collection[int]
-    signals: Mapping[bool, Collection[int]]
+    gates: Gates
     deep: Deep
     going: Tensor
-    projections: Mapping[int, Projection]
-    transient: Collection[int]
     score: Score | None
     patterns: tuple[All, ...]
     windows: tuple[int | None, ...]
@@ -92,22 +86,18 @@ class Sequence:
 
     def holder(self, layer: int) -> int:
         """The layer whose cache this one uses: its own, or that of one below."""
-        return self.projections[layer].holder if layer in self.projections else layer
+        fills = self.gates.fills
+        return fills[layer].holder if layer in fills else layer
 
     def own_caches(self) -> list[LayerCache]:
         """Every cache once: layers may share them."""
         return [cache for layer, cache in enumerate(self.caches) if self.holder(layer) == layer]
 
     @cached_property
-    def stops(self) -> int:
-        """The layer from which on tokens are missing; the number of layers where all reach the last."""
-        return min(self.entrances, default=self.shape.layers)
-
-    @cached_property
     def late(self) -> int:
         """The layer from which on the tokens of a prompt come all at once, at its end, to be compressed then."""
         evicts = self.plan.keep.next_eviction(0, self.prompt) is not None
-        return self.stops if evicts and self.plan.compute.waits else self.shape.layers
+        return self.gates.gathers if evicts else self.shape.layers
 
     def boundary(self) -> int | None:
         """After how many tokens units are evicted next by their scores, if ever."""
@@ -256,27 +246,25 @@ def new_sequence(
         return plan.store.slab(shape.kv_heads, capacity, shape.head_dim, dtype, device)
 
     deep = deep or Deep.none(prompt)
-    units, score = plan.compute.prompt_units(shape, prompt, deep), plan.keep.score
+    gates, units = plan.gates(shape), plan.compute.layer_tokens(shape, prompt, deep).units
+    score = plan.keep.score
     rope_length = plan.rope_positions(shape, prompt, length - prompt)
     sequence = Sequence(
         plan=plan,
         shape=shape,
         caches=[],
-        aside={layer: Aside(shape.hidden, dtype, device) for layer in sorted(plan.compute.entrances(shape))},
+        aside={layer: Aside(shape.hidden, dtype, device) for layer in gates.at},
         frequencies=decoder.rotary.choose(length if rope_length is None else min(length, rope_length)),
         prompt=prompt,
         chunk=chunk,
         position=0,
         stats=Stats(prompt_tokens=prompt + omitted, rows_full=omitted * shape.layers),
-        entrances=frozenset(plan.compute.entrances(shape)),
-        signals={decode: frozenset(plan.compute.signals(shape, decode=decode)) for decode in (False, True)},
+        gates=gates,
         deep=deep,
         going=torch.tensor(deep.positions, dtype=torch.int64, device=device),
-        projections=plan.compute.projections(shape),
-        transient=frozenset(plan.compute.transient(shape)),
         score=score,
         patterns=tuple(map(plan.keep.pattern, shape.contexts)),
-        windows=(None,) * shape.layers if plan.compute.revives else shape.windows,
+        windows=(None,) * shape.layers if gates.revives else shape.windows,
         surprise=Surprise(score.repeated) if score is not None and score.source == "logits" else None,
         omitted=omitted,
     )
@@ -293,7 +281,7 @@ def new_sequence(
             max(1, held + new if wanted is None else min(held + new, wanted)),
             limit,
             scored=sequence.patterns[layer].held,
-            compact=layer < sequence.stops and sequence.patterns[layer].held and plan.keep.compact,
+            compact=layer < gates.first and sequence.patterns[layer].held and plan.keep.compact,
         )
         sequence.caches.append(cache)
     return sequence

@@ -11,7 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from winnow.policies.compute.base import Choice, Entrance
+from winnow.policies.compute.base import Entrance
+from winnow.policies.compute.gates import Gate
 from winnow.runtime.block import Block
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.projection import leave_units
@@ -43,10 +44,12 @@ class Step:
             for s in self.segments
         )
 
-    def _next_entrance(self, layer: int) -> int:
-        """The next layer above at which a policy chooses who goes on, or the number of layers."""
-        entrances = [at for s in self.segments for at in s.sequence.entrances if at > layer]
-        return min(entrances, default=self.decoder.shape.layers)
+    def _next_gate(self, layer: int) -> int:
+        """The next layer above at which decode rows have to halt, or the number of layers."""
+        return min(
+            (at for s in self.segments for at in s.sequence.gates.in_decode if at > layer),
+            default=self.decoder.shape.layers,
+        )
 
     def walk(self, ids: Tensor) -> Generator[int, None, list[Tensor]]:
         """[rows] token ids -> for each segment [rows, hidden] after the last layer, of the rows that reached it.
@@ -60,7 +63,7 @@ class Step:
                 break
             taken = layer
             if self._plain:
-                hidden, taken = self.decoder.program.run(self.segments, hidden, layer, self._next_entrance(layer))
+                hidden, taken = self.decoder.program.run(self.segments, hidden, layer, self._next_gate(layer))
             if taken == layer:
                 self._tell(layer, hidden)
                 done = []
@@ -93,7 +96,7 @@ class Step:
 
     def _enter(self, layer: int, hidden: Tensor) -> Tensor:
         """Ask the compute policies that choose here who goes on; returns the hidden states of those that do."""
-        if not any(layer in s.sequence.entrances for s in self.segments):
+        if not any(layer in s.sequence.gates.at for s in self.segments):
             return hidden
         chosen = [self._choose(layer, s, hidden[s.start : s.stop]) for s in self.segments]
         if all(after is before for (after, _), before in zip(chosen, self.segments, strict=True)):
@@ -110,55 +113,58 @@ class Step:
 
         Where all its rows go on and no others do, it is the same object.
         """
-        sequence = segment.sequence
-        if layer not in sequence.entrances:
+        sequence, gate = segment.sequence, segment.sequence.gates.at.get(layer)
+        if gate is None:
             return segment, rows
-        if not segment.ranks and sequence.signals[True]:
-            return segment, rows  # nothing stops, nothing is revived
-        visible = segment.visible()
-        aside = sequence.aside[layer]
-        waiting = _among(aside.live, segment.known)
-        entrance = Entrance(
-            layer=layer,
-            shape=sequence.shape,
-            prompt=sequence.prompt,
-            known=segment.known,
-            decode=segment.decode,
-            visible=visible,
-            aside=waiting[visible],
-            deep=sequence.going,
-            signals=[signal[visible] for signal in segment.signals],
-            revived=segment.revived,
-        )
-        choice = sequence.plan.compute.choose(entrance)
-        if choice is None and not aside.count:
-            leave_units(self.decoder, segment, rows)
+        waits = gate.waits and segment.known < sequence.prompt
+        going = segment.positions[:0] if waits else self._going(gate, segment)
+        if going is None:
+            leave_units(self.decoder, gate, segment, rows)
             segment.signals = []
             return segment, rows
-        if choice is None:
-            choice = Choice(torch.arange(len(visible), device=visible.device), aside=True)
-        seen = _among(visible[choice.going], segment.known)
+        aside, seen = sequence.aside[layer], _among(going, segment.known)
         stays = seen[segment.positions]
         if sequence.planted:
             stays &= segment.positions > 0
-        leave_units(self.decoder, segment, rows, ~stays)
+        leave_units(self.decoder, gate, segment, rows, ~stays)
         sequence.note()
         returned, returned_at = aside.take(seen[aside.live])
-        if choice.aside:
-            # All that will wait is known; what stops later is not.
-            room = 0 if entrance.prompt_complete else sequence.prompt
-            aside.put(rows[~stays], segment.positions[~stays], room)
+        if waits or gate.stopped == "parked":
+            # While they wait, all that will wait is known; what stops later is not.
+            aside.put(rows[~stays], segment.positions[~stays], sequence.prompt if waits else 0)
         else:
             aside.clear()
         sequence.note()
-        if choice.gone:
+        if gate.stopped == "evicted" and not waits:
             sequence.forget(seen, below=layer)
         rows, positions = rows[stays], segment.positions[stays]
         if len(returned):
             positions, order = torch.cat((positions, returned_at)).sort()
             rows = torch.cat((rows, returned))[order]
         revived = len(returned) if segment.decode else 0
-        return self._narrowed(segment, positions, segment.seen if choice.seen_above else seen, revived), rows
+        return self._narrowed(segment, positions, segment.seen if gate.fills else seen, revived), rows
+
+    def _going(self, gate: Gate, segment: Segment) -> Tensor | None:
+        """The positions that go on through a gate, ascending; None: all rows, and nothing that an earlier step left."""
+        sequence = segment.sequence
+        if segment.decode and not (gate.decode and segment.ranks):
+            return None
+        visible, aside = segment.visible(), sequence.aside[gate.layer]
+        entrance = Entrance(
+            shape=sequence.shape,
+            prompt=sequence.prompt,
+            known=segment.known,
+            decode=segment.decode,
+            visible=visible,
+            aside=_among(aside.live, segment.known)[visible],
+            deep=sequence.going,
+            signals=[signal[visible] for signal in segment.signals],
+            revived=segment.revived,
+        )
+        index = sequence.plan.compute.choose(gate, entrance)
+        if index is None:
+            return visible if aside.count else None
+        return visible[index]
 
     def _narrowed(self, segment: Segment, positions: Tensor, seen: Tensor | None, revived: int) -> Segment:
         first, last = (int(positions[0]), int(positions[-1])) if len(positions) else (segment.first, segment.first)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from winnow.errors import CapacityError, InputError
-from winnow.policies.compute.spelling import Span, encode, special_tokens
+from winnow.policies.prompt.spelling import Span, encode, special_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -26,7 +26,7 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     runs, positions = cache.memory.runs(span.start, span.stop), cache.positions[..., slots]
     past, length = span.past, span.stop - span.start
     seen = part.seen[positions] if part.seen is not None else None
-    revives = part.sequence.plan.compute.revives  # then units stay that have left the window
+    revives = part.sequence.gates.revives  # then units stay that have left the window
     if seen is not None and span.window is not None and revives:  # rows ascend, so the first one sees farthest back
         seen = seen & (positions > part.positions[0] - span.window)
     gathered = seen is not None and not bool(seen.all())
@@ -47,7 +47,7 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     if part.late:  # units of later positions may stand before the rows' own
         past = None
     order = positions
-    if part.late and span.window is None and part.sequence.plan.compute.relaxed:
+    if part.late and span.window is None and part.sequence.gates.relaxed:
         order = positions.clone()
         order[..., : order.shape[-1] - min(fresh, length)] = ANYONE
     if padding is not None:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from winnow.policies.base import ModelShape
-from winnow.policies.compute.base import Choice, ComputePolicy, Entrance
+from winnow.policies.compute.base import ComputePolicy
+from winnow.policies.compute.gates import Gate
 
 
 @dataclass(frozen=True)
 class ShallowPrefill(ComputePolicy):
-    """Prompt tokens stop at layer K, but for those that the policy names when it sees the prompt (`deep`).
+    """Prompt tokens stop at layer K, but for those that the policy names when it sees the prompt (`full_depth`).
 
     cutoff: K, a count of layers from 1 on, or a share of them above 0.0 and up to 1.0, rounded half up.
     """
@@ -43,11 +44,9 @@ class ShallowPrefill(ComputePolicy):
     def resolved(self, shape: ModelShape) -> Self:
         return replace(self, cutoff=self.cut(shape))
 
-    def entrances(self, shape: ModelShape) -> tuple[int, ...]:
-        """Layer K, unless it is above the last."""
-        return (self.cut(shape),) if self.cut(shape) < shape.layers else ()
+    def gates(self, shape: ModelShape) -> tuple[Gate, ...]:
+        return (self.gate(shape),) if self.cut(shape) < shape.layers else ()
 
-    def choose(self, entrance: Entrance) -> Choice | None:
-        if entrance.decode:
-            return None
-        return Choice(entrance.deep[entrance.deep < entrance.known], seen_above=bool(self.projections(entrance.shape)))
+    def gate(self, shape: ModelShape) -> Gate:
+        """The one at layer K."""
+        return Gate(self.cut(shape))

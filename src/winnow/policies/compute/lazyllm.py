@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -13,8 +12,9 @@ from torch import Tensor
 
 from winnow.errors import InputError
 from winnow.parameters import Where
-from winnow.policies.base import ModelShape
-from winnow.policies.compute.base import Choice, ComputePolicy, Deep, Entrance
+from winnow.policies.base import ModelShape, Services
+from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
+from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.schedule import CUMULATIVE, last_layer, preset_layers, rows_per_layer, survivors
 
 
@@ -70,15 +70,15 @@ class LazyLLM(ComputePolicy):
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"layers": (1, 3), "keep": (0.5, 0.4)}
     matters: ClassVar = {
-        "revive": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.waits),
+        "revive": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.prunes),
         "keep_decode": Where("revive='relaxed' or 'causal'", lambda policy: policy.revive != "never"),
         "prune_generated": Where(
             "revive='relaxed' or 'causal' with a keep below 1 in decode steps",
-            lambda policy: policy.revive != "never" and (policy.stops_in_decode or not policy.waits),
+            lambda policy: policy.revive != "never" and (policy.stops_in_decode or not policy.prunes),
         ),
         "max_revive": Where(
             "revive='relaxed' or 'causal' with a keep below 1",
-            lambda policy: policy.revive != "never" and (policy.stops_in_prefill or not policy.waits),
+            lambda policy: policy.revive != "never" and (policy.stops_in_prefill or not policy.prunes),
         ),
     }
 
@@ -112,9 +112,11 @@ class LazyLLM(ComputePolicy):
             self.max_revive is None or self.max_revive >= 0, f"max_revive={self.max_revive} must be at least 0"
         )
 
-    def check_prompt(self, prompt: int) -> None:
-        if self.prune_generated or not self.waits:  # positions of new tokens are chosen among, too; or nothing is
+    def prepare(self, services: Services, ids: list[int] | None) -> None:
+        # Positions of new tokens are chosen among, too, or nothing is.
+        if ids is None or self.prune_generated or not self.prunes:
             return
+        prompt = len(ids)
         candidates = prompt if self.revives else prompt - 1  # the last one goes on with the prompt in any case
         if beyond := [position for position in self.always_keep if position >= candidates]:
             raise InputError(
@@ -132,7 +134,7 @@ class LazyLLM(ComputePolicy):
             )
         if self.layers is None:
             self.require(last >= 1, f"a model of {shape.layers} layers has no layer to prune at{self._why(shape)}")
-            stages = len(self.entrances(shape)) if self.waits else len(self._ratios)
+            stages = len(self._stages(shape)) if self.prunes else len(self._ratios)
             self.require(
                 stages == len(self._ratios) or (isinstance(self.keep, float | None) and self.cumulative is None),
                 f"a model of {shape.layers} layers has {stages} preset layers to prune at; give layers with the shares",
@@ -155,14 +157,12 @@ class LazyLLM(ComputePolicy):
 
     @property
     def revives(self) -> bool:
-        return self.revive != "never" and self.waits
+        """Whether tokens that stop are parked."""
+        return self.revive != "never" and self.prunes
 
     @property
-    def relaxed(self) -> bool:
-        return self.revive == "relaxed"
-
-    @property
-    def waits(self) -> bool:
+    def prunes(self) -> bool:
+        """Whether anything stops anywhere."""
         return self.stops_in_prefill or self.stops_in_decode
 
     @property
@@ -175,37 +175,47 @@ class LazyLLM(ComputePolicy):
         """Whether tokens are left out of decode steps, where these choose."""
         return min(self._decode_ratios) < 1
 
-    def entrances(self, shape: ModelShape) -> tuple[int, ...]:
+    def gates(self, shape: ModelShape) -> tuple[Gate, ...]:
         """The pruning layers."""
-        if not self.waits:
+        if not self.prunes:
             return ()
-        if self.layers is not None:
-            return self.layers
-        return preset_layers(shape, last_layer(shape) if self.revives else shape.layers - 1)
+        return tuple(
+            Gate(
+                layer,
+                rank_by=(layer - 1,),
+                waits=keep < 1,
+                decode=self.revives,
+                stopped="parked" if self.revives else "lost",
+                revived_see="all" if self.revive == "relaxed" else "earlier",
+            )
+            for layer, keep in zip(self._stages(shape), self._ratios, strict=False)  # a small model has fewer stages
+        )
 
-    def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
-        return [] if decode and not self.revives else [layer - 1 for layer in self.entrances(shape)]
+    def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
+        stages = self._stages(shape) if self.prunes else ()
+        rows = rows_per_layer(prompt, shape.layers, stages, self._ratios)
+        return LayerTokens(rows, rows)
 
-    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
-        return rows_per_layer(prompt, shape.layers, self.entrances(shape), self._ratios)
-
-    def choose(self, entrance: Entrance) -> Choice | None:
-        place = self.entrances(entrance.shape).index(entrance.layer)
-        keep = (self._decode_ratios if entrance.decode else self._ratios)[place]
-        if not entrance.prompt_complete:
-            return Choice.wait(entrance) if keep < 1 else None
-        if entrance.decode and not self.revives:
-            return None
+    def choose(self, gate: Gate, entrance: Entrance) -> Tensor | None:
+        stage = self._stages(entrance.shape).index(gate.layer)
+        keep = (self._decode_ratios if entrance.decode else self._ratios)[stage]
+        bounded = entrance.decode and self.max_revive is not None
         candidates = self._candidates(entrance)
         count = survivors(int(candidates.sum()), keep)
-        if count == int(candidates.sum()) and self.max_revive is None:
+        if count == int(candidates.sum()) and not bounded:
             return None
         chosen = self._ranked(entrance, candidates)[:count]
-        if self.max_revive is not None and entrance.decode:
+        if bounded:
             chosen = self._bounded(chosen, entrance)
         going = ~candidates
         going[chosen] = True
-        return Choice(going.nonzero().flatten(), aside=self.revives)
+        return going.nonzero().flatten()
+
+    def _stages(self, shape: ModelShape) -> tuple[int, ...]:
+        """The pruning layers, if there are any."""
+        if self.layers is not None:
+            return self.layers
+        return preset_layers(shape, last_layer(shape) if self.revives else shape.layers - 1)
 
     def _candidates(self, entrance: Entrance) -> Tensor:
         """[tokens] bool: who may stop. Prompt tokens, and generated ones on request, but never the current token."""

@@ -1,12 +1,12 @@
 """POP: the prompt stops at layer K, and the layers above get its units from the hidden states there."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from winnow.policies.base import ModelShape, Scorer
-from winnow.policies.compute.base import Deep, Projection
+from winnow.policies.base import ModelShape, Services
+from winnow.policies.compute.base import Deep, LayerTokens
 from winnow.policies.compute.cutoff import ShallowPrefill
+from winnow.policies.compute.gates import Gate, Projection
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,15 @@ class Pop(ShallowPrefill):
     source = "arXiv:2602.03295"
     trial: ClassVar = {"cutoff": 2}
 
-    def projections(self, shape: ModelShape) -> Mapping[int, Projection]:
-        upper = range(self.cut(shape), shape.layers)
-        return {layer: Projection((layer,), norm=layer, holder=layer, all_rows=False) for layer in upper}
+    def gate(self, shape: ModelShape) -> Gate:
+        first = self.cut(shape)
+        upper = range(first, shape.layers)
+        return Gate(first, fills={layer: Projection((layer,), layer, layer, all_rows=False) for layer in upper})
 
-    def deep(self, ids: list[int], scorer: Scorer) -> Deep:
+    def full_depth(self, ids: list[int], services: Services) -> Deep:
         """The last prompt token."""
         return Deep((), len(ids) - 1, len(ids))
 
-    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
-        return [prompt if layer < self.cut(shape) else 1 for layer in range(shape.layers)]
-
-    def prompt_units(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
-        return [prompt] * shape.layers
+    def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
+        rows = [prompt if layer < self.cut(shape) else 1 for layer in range(shape.layers)]
+        return LayerTokens(rows, [prompt] * shape.layers)

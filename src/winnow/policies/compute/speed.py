@@ -1,16 +1,16 @@
 """SPEED: the prompt stops at layer K; what is decoded goes through all layers, and sees little of the prompt above."""
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.errors import InputError
 from winnow.parameters import Where
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.compute.anchors import anchor_positions, anchors_problem
-from winnow.policies.compute.base import Deep
+from winnow.policies.compute.base import Deep, LayerTokens
 from winnow.policies.compute.cutoff import ShallowPrefill
+from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.turns import decode_start, system_length
 
 _LAST = re.compile(r"last:([1-9]\d*)")
@@ -63,34 +63,26 @@ class Speed(ShallowPrefill):
             f"self_only is for anchors='bos' and anchors='none', not {self.anchors!r}",
         )
 
-    def stops_at(self, shape: ModelShape) -> int | None:
-        return next(iter(self.entrances(shape)), None)
+    def gate(self, shape: ModelShape) -> Gate:
+        return Gate(self.cut(shape), self_only=self.self_only)
 
-    def transient(self, shape: ModelShape) -> Collection[int]:
-        return range(self.cut(shape), shape.layers) if self.self_only else ()
-
-    def deep(self, ids: list[int], scorer: Scorer) -> Deep:
+    def full_depth(self, ids: list[int], services: Services) -> Deep:
         """The anchors and the prompt tokens of the decode phase."""
-        start = self._start(ids, scorer)
-        system = system_length(ids, scorer.template) if "system" in self.anchors else None
+        start = self._start(ids, services)
+        system = system_length(ids, services.template) if "system" in self.anchors else None
         return Deep(tuple(anchor_positions(self.anchors, start, system)), start, len(ids))
 
-    def _start(self, ids: list[int], scorer: Scorer) -> int:
+    def _start(self, ids: list[int], services: Services) -> int:
         """The position of the first prompt token that belongs to the decode phase."""
         if self.decode_from == "header":
-            return decode_start(ids, scorer.template)
+            return decode_start(ids, services.template)
         count = int(self.decode_from.partition(":")[2])
         if count > len(ids):
             raise InputError(f"decode_from={self.decode_from!r} asks for more tokens than the prompt's {len(ids)}")
         return len(ids) - count
 
-    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
-        """All below K; above, the anchors and the decode phase, but for position 0: its units are there."""
-        deep = deep or Deep.none(prompt)
-        upper = len(deep) - (0 in deep.anchors)
-        return [prompt if layer < self.cut(shape) else upper for layer in range(shape.layers)]
-
-    def prompt_units(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
-        deep = deep or Deep.none(prompt)
-        held = len(deep.anchors) if self.self_only else len(deep)
-        return [prompt if layer < self.cut(shape) else held for layer in range(shape.layers)]
+    def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
+        """All below K; above, the anchors and the decode phase, but no row of position 0: its units are there."""
+        deep, lower = deep or Deep.none(prompt), min(self.cut(shape), shape.layers)
+        rows, units = len(deep) - (0 in deep.anchors), len(deep.anchors) if self.self_only else len(deep)
+        return LayerTokens(*([prompt] * lower + [upper] * (shape.layers - lower) for upper in (rows, units)))

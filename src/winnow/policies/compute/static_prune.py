@@ -1,15 +1,16 @@
 """Static pruning: the first layers rank the prompt once, and what ranks low is gone for good."""
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from winnow.parameters import Share
 from winnow.policies.base import ModelShape
-from winnow.policies.compute.base import Choice, ComputePolicy, Deep, Entrance
+from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
+from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.schedule import rows_per_layer, survivors
 
 
@@ -45,7 +46,7 @@ class StaticPrune(ComputePolicy):
         self.require(self.layers >= 1, f"layers={self.layers}: pruning needs at least one layer to rank tokens by")
 
     def validate(self, shape: ModelShape) -> None:
-        if not self.waits:
+        if self.keep == 1:
             return
         last = shape.layers - 1
         self.require(last >= 1, f"a model of {shape.layers} layers has no layer to prune at; use another policy")
@@ -54,32 +55,19 @@ class StaticPrune(ComputePolicy):
             f"layers={self.layers} leaves none of the model's {shape.layers} layers to prune; use layers=1 to {last}",
         )
 
-    @property
-    def waits(self) -> bool:
-        return self.keep < 1
-
-    @property
-    def drops_below(self) -> bool:
-        return self.waits
-
-    def entrances(self, shape: ModelShape) -> tuple[int, ...]:
+    def gates(self, shape: ModelShape) -> tuple[Gate, ...]:
         """The layer after those that rank."""
-        return (self.layers,) if self.waits else ()
+        gate = Gate(self.layers, rank_by=tuple(range(self.layers)), waits=True, stopped="evicted")
+        return (gate,) if self.keep < 1 else ()
 
-    def signals(self, shape: ModelShape, *, decode: bool) -> Collection[int]:
-        return range(self.layers) if self.waits and not decode else ()
+    def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
+        rows = rows_per_layer(prompt, shape.layers, (self.layers,), (self.keep,))
+        return LayerTokens(rows, rows)
 
-    def prompt_rows(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> list[int]:
-        return rows_per_layer(prompt, shape.layers, self.entrances(shape), (self.keep,))
-
-    def choose(self, entrance: Entrance) -> Choice | None:
-        if entrance.decode:
-            return None
-        if not entrance.prompt_complete:
-            return Choice.wait(entrance)
+    def choose(self, gate: Gate, entrance: Entrance) -> Tensor:
         candidates = entrance.visible < entrance.prompt - 1
         score = torch.stack(list(entrance.signals)).mean(0).masked_fill(~candidates, -math.inf)
         ranked = score.sort(descending=True, stable=True).indices
         going = ~candidates
         going[ranked[: survivors(int(candidates.sum()), self.keep)]] = True
-        return Choice(going.nonzero().flatten(), gone=True)
+        return going.nonzero().flatten()

@@ -1,11 +1,10 @@
 """SwiftKV: as POP, with one norm for all projections, for every token, and caches shared by groups of layers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from winnow.parameters import Count
 from winnow.policies.base import ModelShape
-from winnow.policies.compute.base import Projection
+from winnow.policies.compute.gates import Gate, Projection
 from winnow.policies.compute.pop import Pop
 
 
@@ -37,10 +36,10 @@ class SwiftKV(Pop):
             f"share={self.share}: layers with different windows or rotations share no cache; use share=1",
         )
 
-    def projections(self, shape: ModelShape) -> Mapping[int, Projection]:
-        first, found = self.cut(shape), {}
+    def gate(self, shape: ModelShape) -> Gate:
+        first, fills = self.cut(shape), {}
         for layer in range(first, shape.layers):
             holder = layer - (layer - first) % self.share
             group = tuple(range(holder, min(holder + self.share, shape.layers)))
-            found[layer] = Projection(group, norm=first, holder=holder, all_rows=True)
-        return found
+            fills[layer] = Projection(group, norm=first, holder=holder, all_rows=True)
+        return Gate(first, fills=fills)

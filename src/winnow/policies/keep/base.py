@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from torch import Tensor
 
 from winnow.cache.pattern import ALL, All
-from winnow.policies.base import LayerContext, Policy, Scorer
+from winnow.policies.base import LayerContext, Policy, Services
 
 if TYPE_CHECKING:
     from winnow.cache.layer import LayerCache
@@ -36,7 +36,7 @@ class Score:
     """
 
     source: Literal["kv", "attention", "logits"]
-    heads: Callable[[Scorer], UnitScorer] | None = None
+    heads: Callable[[Services], UnitScorer] | None = None
     voters: int | None = None
     votes: Callable[[Tensor], Tensor] = attention_sums
     repeated: bool = False

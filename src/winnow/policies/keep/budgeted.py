@@ -12,7 +12,7 @@ from winnow.cache.layer import LayerCache
 from winnow.cache.pattern import ALL, HELD, All
 from winnow.errors import InputError
 from winnow.parameters import Count, Natural, Where
-from winnow.policies.base import LayerContext, Scorer
+from winnow.policies.base import LayerContext, Services
 from winnow.policies.keep.base import KeepPolicy, Moment
 
 SAME = 1e-5  # relative difference of scores that says nothing: rounding depends on which rows are computed together
@@ -56,7 +56,7 @@ class Budgeted(KeepPolicy):
                 "use a larger budget or a smaller local",
             )
 
-    def prepare(self, services: Scorer, ids: list[int] | None) -> None:
+    def prepare(self, services: Services, ids: list[int] | None) -> None:
         if ids is not None and self.local is not None and self.local >= len(ids):
             raise InputError(
                 f"{self.name}: local={self.local} leaves nothing of a prompt of {len(ids)} tokens; use at most "

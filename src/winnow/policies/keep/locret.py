@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.parameters import Count, Natural
-from winnow.policies.base import Scorer
+from winnow.policies.base import Services
 from winnow.policies.keep.base import Moment, Score, UnitScorer
 from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
 
@@ -59,7 +59,7 @@ class Locret(Budgeted):
     def score(self) -> Score:
         return Score("kv", heads=self.scorer)
 
-    def scorer(self, services: Scorer) -> UnitScorer:
+    def scorer(self, services: Services) -> UnitScorer:
         """The retaining heads. Raises ModelError where the model has none."""
         return services.retaining_heads(self.heads)
 
@@ -89,5 +89,5 @@ class RandomHeads(Locret):
         self.require(self.heads is None, "heads are random here; leave heads out, or use locret(heads=...)")
         self.require(0 <= self.seed < 2**63, f"seed={self.seed} must be from 0 to {2**63 - 1}")
 
-    def scorer(self, services: Scorer) -> UnitScorer:
+    def scorer(self, services: Services) -> UnitScorer:
         return services.random_heads(self.width, self.seed)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from winnow.cache.view import View
-from winnow.policies.base import ModelShape, Policy, Scorer
+from winnow.policies.base import ModelShape, Policy, Services
 
 Probe = Literal["logits", "queries"]
 
@@ -119,6 +119,6 @@ class ReadPolicy(Policy):
         """The most bytes that `reader` ever holds besides the caches, for `new` tokens after a prompt."""
         return 0
 
-    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
+    def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
         """What is known of a sequence before its prompt of `prompt` tokens is processed."""
         return Reader()

@@ -11,7 +11,7 @@ from winnow.cache.view import View
 from winnow.kernels.dots import dots
 from winnow.kernels.select import top
 from winnow.parameters import Count, Natural
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.read.base import Reader, ReadPolicy, Row
 from winnow.policies.read.packed import Buffers
 
@@ -71,7 +71,7 @@ class Quest(ReadPolicy):
         bounds = (shape.layers - self.dense_layers) * pages * shape.kv_heads * shape.unit_bytes
         return bounds + Buffers.bytes_of(shape, self.budget - self.page)
 
-    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
+    def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
         return QuestReader(self)
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from winnow.cache.view import View
 from winnow.parameters import Natural
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.read.base import Reader, ReadPolicy, Row
 
 
@@ -36,7 +36,7 @@ class SinkRecent(ReadPolicy):
     def check(self) -> None:
         self.require(self.recent >= 1, f"recent={self.recent} must be at least 1: a token attends at least to itself")
 
-    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
+    def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
         return SinkRecentReader(self.sink, self.recent)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from winnow.errors import InputError, PlanError
 from winnow.kernels.select import Fusion
 from winnow.parameters import Count, Natural, Where
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.read.base import ReadPolicy
 from winnow.policies.read.packed import Buffers
 from winnow.policies.read.selectors import AlphaFair, Attention, Peaks, Persist, Pooled, Selector
@@ -133,7 +133,7 @@ class SlowFast(ReadPolicy):
     def takes_revivals(self) -> bool:
         return self.layer_groups == 1 and self.publish_delay == 0
 
-    def prepare(self, services: Scorer, ids: list[int] | None) -> None:
+    def prepare(self, services: Services, ids: list[int] | None) -> None:
         if self.trigger != "sentence":
             return
         try:
@@ -157,18 +157,18 @@ class SlowFast(ReadPolicy):
         copies = 1 if self.publish_delay == 0 else self.publish_delay + 2  # read, made, and those to be read later
         return shape.layers * (heard + copies * (copy + tail))
 
-    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> SlowFastReader:
-        self.prepare(scorer, None)
-        return SlowFastReader(self, self._trigger(scorer), self._selector(), shape.layers, prompt)
+    def reader(self, shape: ModelShape, services: Services, prompt: int) -> SlowFastReader:
+        self.prepare(services, None)
+        return SlowFastReader(self, self._trigger(services), self._selector(), shape.layers, prompt)
 
-    def _trigger(self, scorer: Scorer) -> Trigger:
+    def _trigger(self, services: Services) -> Trigger:
         if self.trigger == "periodic":
             return Periodic(self.interval)
         if self.trigger == "random":
             return Chance(self.interval, random.Random(self.seed))
         if self.trigger == "none":
             return Never()
-        boundaries = boundaries_of(scorer.tokenizer)
+        boundaries = boundaries_of(services.tokenizer)
         return Sentence(boundaries, self.interval, self.min_gap, self.cooldown, self.trigger_on)
 
     def _selector(self) -> Selector:

@@ -10,7 +10,7 @@ from torch import Tensor
 from winnow.cache.view import View
 from winnow.kernels.select import top
 from winnow.parameters import Count
-from winnow.policies.base import ModelShape, Scorer
+from winnow.policies.base import ModelShape, Services
 from winnow.policies.read.base import Observed, Probe, Reader, ReadPolicy, Row
 from winnow.policies.read.packed import Buffers
 
@@ -85,7 +85,7 @@ class Tidal(ReadPolicy):
         kept = self.budget + 1
         return Buffers.bytes_of(shape, kept) + 8 * shape.kv_heads * kept if kept < prompt + new else 0
 
-    def reader(self, shape: ModelShape, scorer: Scorer, prompt: int) -> Reader:
+    def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
         return TidalReader(self.selecting(shape), self.budget)
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from winnow.errors import InputError, MissingExtraError
 from winnow.parameters import Share, Where
-from winnow.policies.base import ModelShape, Scorer
-from winnow.policies.compute.base import ComputePolicy
-from winnow.policies.compute.spelling import Span, encode, special_tokens, spell
+from winnow.policies.base import ModelShape, Services
+from winnow.policies.prompt.base import PromptPolicy
+from winnow.policies.prompt.spelling import Span, encode, special_tokens, spell
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,7 +28,7 @@ PIECE = 1024  # tokens scored together: the context of GPT-2, the scorer of the 
 
 
 @dataclass(frozen=True)
-class PromptCompression(ComputePolicy):
+class PromptCompression(PromptPolicy):
     """Leave out the parts of the prompt that a language model found least surprising, before the model sees it.
 
     keep: share of the units that stay, (0, 1]: those whose self-information reaches the (1 - keep) quantile.
@@ -75,36 +75,36 @@ class PromptCompression(ComputePolicy):
                 "download en_core_web_sm; or use unit='token'"
             )
 
-    def prepare(self, services: Scorer, ids: list[int] | None) -> None:
+    def prepare(self, services: Services, ids: list[int] | None) -> None:
         if self.keep < 1:
             self._models(services)
 
-    def shorten(self, ids: list[int], scorer: Scorer) -> list[int]:
+    def shorten(self, ids: list[int], services: Services) -> list[int]:
         if self.keep == 1:
             return list(range(len(ids)))
-        units, scores = self._units(ids, scorer)
+        units, scores = self._units(ids, services)
         # NaN, of units without a score, neither moves the threshold nor falls below it.
         scored = not np.isnan(scores).all()
         threshold = np.nanpercentile(scores, 100 * (1 - self.keep)) if scored else -math.inf
         units[-1] = None
         return [i for i, unit in enumerate(units) if unit is None or not scores[unit] < threshold]
 
-    def _models(self, scorer: Scorer) -> tuple["PreTrainedTokenizerBase | None", Scorer]:
+    def _models(self, services: Services) -> tuple["PreTrainedTokenizerBase | None", Services]:
         """The prompt's tokenizer, None where tokens are units and there is none, and the model that is surprised."""
         try:
-            tokenizer = scorer.tokenizer
+            tokenizer = services.tokenizer
         except InputError:
             if self.unit != "token" or self.scorer is not None:
                 raise
-            return None, scorer
-        judge = scorer.other(self.scorer) if self.scorer is not None else scorer
+            return None, services
+        judge = services if self.scorer is None else services.other(self.scorer)
         if slow := next((t for t in (tokenizer, judge.tokenizer) if not t.is_fast), None):
             raise InputError(f"{type(slow).__name__} cannot say which characters a token covers; use a fast tokenizer")
         return tokenizer, judge
 
-    def _units(self, ids: list[int], scorer: Scorer) -> tuple[list[int | None], list[float]]:
+    def _units(self, ids: list[int], services: Services) -> tuple[list[int | None], list[float]]:
         """The unit of every prompt token, None where it stays in any case, and the self-information of every unit."""
-        tokenizer, judge = self._models(scorer)
+        tokenizer, judge = self._models(services)
         if tokenizer is None:
             return list(range(len(ids))), _surprisal(
                 ids, judge, start=None, limit=min(PIECE, judge.shape.max_positions)
@@ -124,7 +124,7 @@ class PromptCompression(ComputePolicy):
         return units, scores
 
 
-def _score_text(text: str, judge: Scorer, unit: str) -> tuple[list[int], list[float]]:
+def _score_text(text: str, judge: Services, unit: str) -> tuple[list[int], list[float]]:
     """The units of a text: where each ends, the next one starting there, and the self-information of each."""
     runs = re.findall(r"\s+|\S", text)
     after = list(accumulate(map(len, runs)))  # per character of the squeezed text: where it ends in `text`
@@ -146,7 +146,7 @@ def _sentences(text: str) -> Iterator[tuple[int, str]]:
             yield start + sentence.index(stripped), stripped
 
 
-def _score_sentence(sentence: str, judge: Scorer, unit: str) -> tuple[list[int], list[float]]:
+def _score_sentence(sentence: str, judge: Services, unit: str) -> tuple[list[int], list[float]]:
     """Like `_score_text`, of one sentence."""
     tokenizer = judge.tokenizer
     ids, spans = encode(tokenizer, sentence)
@@ -164,7 +164,7 @@ def _score_sentence(sentence: str, judge: Scorer, unit: str) -> tuple[list[int],
     return ends, [sum(each) / len(each) if each else math.nan for each in shares]
 
 
-def _surprisal(ids: list[int], judge: Scorer, start: int | None, limit: int) -> list[float]:
+def _surprisal(ids: list[int], judge: Services, start: int | None, limit: int) -> list[float]:
     """-ln P of every token, at most `limit` scored together after `start`; NaN where nothing stands before a token."""
     prefix = [] if start is None else [start]
     first = [math.nan] if start is None else []

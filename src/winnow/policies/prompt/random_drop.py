@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.parameters import Natural, Share
-from winnow.policies.base import Scorer
-from winnow.policies.compute.base import ComputePolicy
+from winnow.policies.base import Services
 from winnow.policies.compute.schedule import survivors
+from winnow.policies.prompt.base import PromptPolicy
 
 
 @dataclass(frozen=True)
-class RandomDrop(ComputePolicy):
+class RandomDrop(PromptPolicy):
     """Drop prompt tokens at random before the model sees them (a control).
 
     keep: share of the prompt tokens that stay, (0, 1]; rounded up.
@@ -19,7 +19,7 @@ class RandomDrop(ComputePolicy):
         few seeds.
 
     The first and the last prompt token always stay and count in the share. What stays is a shorter prompt: positions
-    are renumbered, and every layer computes all of it. `prompt_tokens`, `rows_full` and `units_full` still count the
+    are renumbered. `prompt_tokens`, `rows_full` and `units_full` still count the
     prompt as it was given.
 
     Source: a baseline of Fu et al., LazyLLM, arXiv:2407.14057, section 5 (as in Yao et al., arXiv:2211.11586). The
@@ -34,7 +34,7 @@ class RandomDrop(ComputePolicy):
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"keep": 0.6, "seed": 1}
 
-    def shorten(self, ids: list[int], scorer: Scorer) -> list[int]:
+    def shorten(self, ids: list[int], services: Services) -> list[int]:
         ends = sorted({0, len(ids) - 1})
         count = survivors(len(ids), self.keep, least=len(ends))
         # A generator of its own: the choice must not depend on what else has drawn numbers.

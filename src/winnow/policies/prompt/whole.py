@@ -1,0 +1,13 @@
+"""The model sees the whole prompt."""
+
+from dataclasses import dataclass
+
+from winnow.policies.prompt.base import PromptPolicy
+
+
+@dataclass(frozen=True)
+class Whole(PromptPolicy):
+    """Show the model every prompt token."""
+
+    name = "whole"
+    identity = True
