@@ -289,8 +289,8 @@ def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
 def _runs_of_view(view: View) -> Iterator[Run]:
     for keys, values in view.runs:
         stride, size = keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
-        places = (np.array([each.data_ptr()], dtype=np.int64) for each in (keys, values))
-        yield Run(*places, stride, size, keys.shape[1], view.query_limit)
+        first, second = (np.array([each.data_ptr()], dtype=np.int64) for each in (keys, values))
+        yield Run(first, second, stride, size, keys.shape[1], view.query_limit)
 
 
 def _row(segment: Segment, cache: LayerCache, layer: int, window: int | None) -> Row:
