@@ -8,7 +8,7 @@ import torch
 from driving import advance, logits_of
 from models import small_model, stock_logits
 from winnow import LLM, Plan
-from winnow.policies.base import Span
+from winnow.cache.pattern import Span
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.gates import Gate
 from winnow.policies.keep.everything import Everything
