@@ -124,7 +124,7 @@ class Frame:
             rows, live, shape.hidden, program.mlp, shape.q_heads, shape.kv_heads, shape.head_dim, threads,
         )  # fmt: skip
         match_torch_threads()
-        layers_kernel(frame.ctypes.data, len(self._cuts), program.eps, program.scale, hidden.dtype == torch.bfloat16)
+        layers_kernel(frame.ctypes.data, len(self._cuts), hidden.dtype == torch.bfloat16)
         del turned  # its addresses were in `places`
         return x[:live]
 
