@@ -135,7 +135,7 @@ def _wide(name: str) -> PretrainedConfig:
 # With heads as wide as the kernels take them.
 WIDE: dict[str, Callable[[], PretrainedConfig]] = {
     f"{name}-wide": functools.partial(_wide, name)
-    for name in ("qwen2", "phi3", "gemma3", "olmo2", "granite", "smollm3-sliding", "cohere2", "qwen3_moe")
+    for name in ("llama", "qwen2", "phi3", "gemma3", "olmo2", "granite", "smollm3-sliding", "cohere2", "qwen3_moe")
 }
 
 

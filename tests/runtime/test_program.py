@@ -113,16 +113,28 @@ def test_equals_the_stock_model_and_drives_nothing(family, text, taken):
     assert not taken
 
 
-@each_family
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# 144 columns of bfloat16 would be no whole cache lines.
+@pytest.mark.parametrize("family", ["llama-wide" if family == "llama-9-3" else family for family in FAMILIES])
 @pytest.mark.parametrize("packed", [False, True])
-def test_in_bfloat16_it_is_rounded_where_modules_round(family, packed, text):
+def test_in_bfloat16_it_is_rounded_where_modules_round(family, packed, text, one_thread):
+    """To the bit, where a row reads one run, but where a sum in another order has fallen on the other side."""
     llm = llm_of(family, torch.bfloat16, packed)
     assert llm.decoder.program.rows > 0
-    expected = driven(llm, lambda: llm.logits(text, decode_from=PROMPT))
-    got = llm.logits(text, decode_from=PROMPT)
-    close = (got - expected).abs().max() / expected.abs().max()
-    assert close < 2e-2
-    assert (got.argmax(-1) == expected.argmax(-1)).float().mean() > 0.9
+    same = 0
+    for first in range(PROMPT, len(text)):
+        call = partial(llm.logits, text[: first + 1], decode_from=first)
+        got, expected = call(), driven(llm, call)
+        same += torch.equal(got, expected)
+        assert (got - expected).abs().max() < 2e-2 * expected.abs().max()
+    assert same > 0.7 * (len(text) - PROMPT)
 
 
 @pytest.mark.threads
