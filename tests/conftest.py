@@ -20,9 +20,9 @@ import torch
 from filelock import FileLock
 
 import forked
-from winnow.kernels.launch import MODULES, numba_missing
+from winnow.kernels.launch import LAYERS, MODULES, PACKED, numba_missing
 
-KERNELS = [f"winnow.kernels.{module}" for module in (*MODULES, "packed.cpu")]
+KERNELS = [f"winnow.kernels.{module}" for module in (*MODULES, PACKED, LAYERS)]
 IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 
 

@@ -126,11 +126,24 @@ HEADS: dict[str, Callable[[], PretrainedConfig]] = {
 }
 
 
+def _wide(name: str) -> PretrainedConfig:
+    config = CONFIGS[name]()
+    config.head_dim = 32
+    return config
+
+
+# With heads as wide as the kernels take them.
+WIDE: dict[str, Callable[[], PretrainedConfig]] = {
+    f"{name}-wide": functools.partial(_wide, name)
+    for name in ("llama", "qwen2", "phi3", "gemma3", "olmo2", "granite", "smollm3-sliding", "cohere2", "qwen3_moe")
+}
+
+
 def small_model(name: str = "llama", device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A random model with a fixed seed; norms and biases too, so that leaving one out shows."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config((CONFIGS | HEADS)[name](), attn_implementation="eager")
+    model = AutoModelForCausalLM.from_config((CONFIGS | HEADS | WIDE)[name](), attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)

@@ -9,7 +9,8 @@ import time
 import torch
 
 log = logging.getLogger(__name__)
-MODULES = ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill", "dots.cpu", "select.cpu", "pack.cpu", "layers.cpu")
+MODULES = ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill", "dots.cpu", "select.cpu", "pack.cpu")
+PACKED, LAYERS = "packed.cpu", "layers.cpu"  # what not every model can use
 
 
 @functools.cache
@@ -22,16 +23,16 @@ def numba_missing() -> str | None:
     return None
 
 
-def compile_kernels(device: torch.device, *, packed: bool) -> None:
+def compile_kernels(device: torch.device, *, packed: bool, layers: bool) -> None:
     """Load the CPU kernels, so that the first token does not: 0.2 s from Numba's cache, some 10 s the very first time.
 
-    packed: those of packed weights, too. Numba caches beside the source, or in the user's cache directory where that is
-    read-only. Does nothing for other devices, or without Numba.
+    packed, layers: those of packed weights, and those of several layers at once, too. Numba caches beside the source,
+    or in the user's cache directory where that is read-only. Does nothing for other devices, or without Numba.
     """
     if device.type != "cpu" or numba_missing() is not None:
         return
     start = time.perf_counter()
-    for module in (*MODULES, *(("packed.cpu",) if packed else ())):
+    for module in (*MODULES, *[PACKED] * packed, *[LAYERS] * layers):
         importlib.import_module(f"winnow.kernels.{module}")
     log.debug("CPU kernels loaded in %.1f s", time.perf_counter() - start)
 

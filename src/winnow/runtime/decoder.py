@@ -7,9 +7,8 @@ whose linear layers use the kernels for few rows; the model itself stays stock.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,9 +24,6 @@ from winnow.runtime.adapters import base_name, dtype_hint
 from winnow.runtime.families import family_of
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
 from winnow.runtime.rotary import Rotary
-
-if TYPE_CHECKING:
-    from winnow.runtime.program import Program
 
 ATTENTION = "winnow"
 # One step at a time per model, whichever thread or LLM it comes from: two would take each other's cores.
@@ -55,10 +51,11 @@ class Decoder:
         self.rope_kinds = tuple(self._rope_kind(layer) for layer in range(len(self.layers)))
         self.shape = self._shape()
         self._identity = self.rotary.identity()
-        compile_kernels(model.device, packed=is_packed(model))
         self.derived: dict[Any, Any] = {}  # what is computed from the weights once; see `refresh`
         self._derived_from: object = None
         self._parameters, self._places = list(self.tree.parameters()), list[int]()
+        self.locate()
+        compile_kernels(model.device, packed=is_packed(model), layers=self.program.rows > 0)
         self.default_heads: str | Path | RetainingHeads | None = None
 
     @property
@@ -115,19 +112,14 @@ class Decoder:
         heads: RetainingHeads = known[width, seed]
         return heads
 
-    @cached_property
-    def program(self) -> "Program":
-        """The layers that can be taken several at once."""
-        from winnow.runtime.program import Program
-
-        return Program(self)
-
     def locate(self) -> None:
         """Find the weights anew if they have moved, as libraries move them that put adapters in; before every pass."""
         places = [parameter.data_ptr() for parameter in self._parameters]
         if places != self._places:
+            from winnow.runtime.program import Program  # which needs what needs this
+
             self._places = places
-            self.__dict__.pop("program", None)
+            self.program: Program = Program(self)  # the layers that can be taken several at once
 
     def embed(self, ids: Tensor) -> Tensor:
         """[rows] token ids -> [1, rows, hidden]."""

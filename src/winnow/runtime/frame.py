@@ -138,7 +138,7 @@ class Frame:
             rows, live, shape.hidden, program.mlp, shape.q_heads, shape.kv_heads, shape.head_dim, threads,
         )  # fmt: skip
         match_torch_threads()
-        layers_kernel(frame.ctypes.data, len(pieces), program.eps, program.scale, hidden.dtype == torch.bfloat16)
+        layers_kernel(frame.ctypes.data, len(pieces), hidden.dtype == torch.bfloat16)
         del turned  # its addresses were in `places`
         return x[:live]
 

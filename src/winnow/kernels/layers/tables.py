@@ -1,10 +1,25 @@
-"""What the kernel is told, as rows of int64: addresses in bytes, counts, and 0 for what is not there."""
+"""What the kernel is told, as rows of int64: addresses in bytes, counts, and 0 for what is not there.
 
-# A layer: the weights of its norms, then its seven products, each of which takes `PART` places.
-NORM, POST_NORM, QUERY_NORM, KEY_NORM, PARTS = range(5)
+A float lies in the lower half of its place, as float32.
+"""
+
+# A layer: the weights of its norms and how they are used, facts of its attention and its MLP, then its seven products,
+# each of which takes `PART` places. ROPE_HALF: whether cos and sin are bfloat16; SHARE: what the outputs of attention
+# and of the MLP are multiplied by before they are added to the rows.
+(
+    BEFORE_ATTENTION, AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP, QUERY_NORM, KEY_NORM, NORM_KIND, EPS, ALL_HEADS,
+    ROPE_HALF, SCALE, SOFTCAP, ACTIVATION, SHARE, PARTS,
+) = range(15)  # fmt: skip
 PART = 8
 QUERY, KEY, VALUE, OUTPUT, GATE, UP, DOWN = (PARTS + PART * index for index in range(7))
 LAYER = PARTS + 7 * PART
+
+# NORM_KIND: the quotient x / rms(x) is rounded before it is multiplied, or only the product is, or only that, of
+# weights that count from 1. ALL_HEADS: queries, and keys, are normed over all heads at once, not head by head.
+QUOTIENT_ROUNDED, PRODUCT_ROUNDED, FROM_ONE = range(3)
+
+# ACTIVATION; GELU: with the hyperbolic tangent.
+SILU, GELU = range(2)
 
 # A product: what `PackedWeight.facts` says, its kind (DENSE: floats), whether there are minima, the address of a bias.
 DATA, ROW_BYTES, OUTS, COLUMNS, GROUP, KIND, MINIMA, BIAS = range(PART)

@@ -48,14 +48,14 @@ def dot(a: int, b: int, size: int, half: bool) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def put(value: float, bias: int, y: int, o: int, place: int, half: bool) -> None:
-    """y[place] = value + bias[o]; bias 0 for none."""
+def put(value: float, bias: int, y: int, o: int, half: bool) -> None:
+    """y[o] = value + bias[o]; bias 0 for none."""
     if bias != 0:
         value += read_bf16(bias + 2 * o) if half else read_f32(bias + 4 * o)
     if half:
-        write_bf16(y + 2 * place, value)
+        write_bf16(y + 2 * o, value)
     else:
-        write_f32(y + 4 * place, value)
+        write_f32(y + 4 * o, value)
 
 
 @njit(cache=True, error_model="numpy")
@@ -77,6 +77,22 @@ def tiles(x: int, weight: int, y: int, rows: int, outs: int, first: int, last: i
             write_f32(y + 4 * (r * outs + o), dot(x + r * row_bytes, weight + o * row_bytes, row_bytes, half))
 
 
+@njit(cache=True, error_model="numpy")
+def linear_part(
+    x: int, weight: int, bias: int, y: int, stride: int, sums: int, rows: int, outs: int, first: int, last: int,
+    row_bytes: int, half: bool,
+) -> None:  # fmt: skip
+    """y[r, o] = x[r] . weight[o] + bias[o] for outputs [first, last); `stride` bytes from one row of y to the next."""
+    if rows == 1:
+        for o in range(first, last):
+            put(dot(x, weight + o * row_bytes, row_bytes, half), bias, y, o, half)
+        return
+    tiles(x, weight, sums, rows, outs, first, last, row_bytes, half)
+    for r in range(rows):
+        for o in range(first, last):
+            put(read_f32(sums + 4 * (r * outs + o)), bias, y + r * stride, o, half)
+
+
 @njit(types.void(*(types.int64,) * 9, types.boolean), cache=True, parallel=True, nogil=True, error_model="numpy")
 def linear_kernel(
     x: int, weight: int, bias: int, y: int, sums: int, rows: int, outs: int, row_bytes: int, parts: int, half: bool
@@ -86,13 +102,7 @@ def linear_kernel(
     bias: 0 for none. rows: 1, 2 or a multiple of 4. sums: room for rows x outs float32 where rows is above 1; may be y.
     parts: runs of outputs handed to the threads. half: bfloat16, else float32.
     """
+    stride = outs * (2 if half else 4)
     for part in prange(parts):
         first, last = outs * part // parts, outs * (part + 1) // parts
-        if rows == 1:
-            for o in range(first, last):
-                put(dot(x, weight + o * row_bytes, row_bytes, half), bias, y, o, o, half)
-        else:
-            tiles(x, weight, sums, rows, outs, first, last, row_bytes, half)
-            for r in range(rows):
-                for o in range(first, last):
-                    put(read_f32(sums + 4 * (r * outs + o)), bias, y, o, r * outs + o, half)
+        linear_part(x, weight, bias, y, stride, sums, rows, outs, first, last, row_bytes, half)

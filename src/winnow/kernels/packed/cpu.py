@@ -56,6 +56,39 @@ def widen(x: int, count: int, halves: bool, wide: int) -> None:
             write_f32(wide + 4 * (start + c // 2 + 16 * (c % 2)), value)
 
 
+@njit(cache=True, error_model="numpy")
+def packed_part(
+    x: int, weight: int, bias: int, y: int, stride: int, scratch: int, rows: int, first: int, last: int, columns: int,
+    row_bytes: int, group: int, kind: int, minima: bool, halves: bool, dots: bool,
+) -> None:  # fmt: skip
+    """y[r, o] = x[r] . weight[o] + bias[o] for outputs [first, last); `stride` bytes from one row of y to the next."""
+    groups, out, sums = columns // group, scratch, scratch + OUT
+    padded = (groups + 15) // 16 * 16
+    if minima or (dots and kind < 2):
+        sums_of_groups(x, rows, columns, group, padded, halves, sums)
+    source, wide = x, 2 * columns
+    if not dots:
+        source, wide = sums + 4 * rows * padded, 4 * columns
+        widen(x, rows * columns, halves, source)
+    tile = 1 if rows == 1 else WIDE
+    for start in range(first, last, tile):
+        o = max(0, min(start, last - tile))  # the last tile overlaps the one before
+        row = weight + o * row_bytes
+        for r in range(0, rows, WIDE):
+            here, mine = source + r * wide, sums + 4 * r * padded
+            if rows > 1 and dots:
+                half_many(here, wide, row, row_bytes, groups, kind, minima, mine, 4 * padded, out)
+            elif rows > 1:
+                full_many(here, wide, row, row_bytes, groups, kind, minima, mine, 4 * padded, out)
+            elif dots:
+                half_one(here, wide, row, row_bytes, groups, kind, minima, mine, 4 * padded, out)
+            else:
+                full_one(here, wide, row, row_bytes, groups, kind, minima, mine, 4 * padded, out)
+            for i in range(tile):
+                for j in range(tile):
+                    put(read_f32(out + 4 * (tile * i + j)), bias, y + (r + i) * stride, o + j, halves)
+
+
 @njit(
     types.void(*(types.int64,) * 12, *(types.boolean,) * 3), cache=True, parallel=True, nogil=True, error_model="numpy"
 )
@@ -69,35 +102,13 @@ def product_kernel(
     at least WIDE; bias 0 for none. scratch: `scratch_bytes`, once for each of `parts`, runs of outputs that are handed
     to the threads. dots: x goes through the bfloat16 dot product.
     """
-    padded = (columns // group + 15) // 16 * 16
-    size = OUT + 4 * rows * (padded + columns)
+    room = OUT + 4 * rows * ((columns // group + 15) // 16 * 16 + columns)
     for part in prange(parts):
-        out = scratch + part * size
-        sums = out + OUT
-        wide = sums + 4 * rows * padded
-        if minima or (dots and kind < 2):
-            sums_of_groups(x, rows, columns, group, padded, halves, sums)
-        if not dots:
-            widen(x, rows * columns, halves, wide)
-        source, stride = (x, 2 * columns) if dots else (wide, 4 * columns)
         first, last = outs * part // parts, outs * (part + 1) // parts
-        tile = 1 if rows == 1 else WIDE
-        for start in range(first, last, tile):
-            o = max(0, min(start, last - tile))  # the last tile overlaps the one before
-            row = weight + o * row_bytes
-            for r in range(0, rows, WIDE):
-                here, mine = source + r * stride, sums + 4 * r * padded
-                if rows > 1 and dots:
-                    half_many(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                elif rows > 1:
-                    full_many(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                elif dots:
-                    half_one(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                else:
-                    full_one(here, stride, row, row_bytes, columns // group, kind, minima, mine, 4 * padded, out)
-                for i in range(tile):
-                    for j in range(tile):
-                        put(read_f32(out + 4 * (tile * i + j)), bias, y, o + j, (r + i) * outs + o + j, halves)
+        packed_part(
+            x, weight, bias, y, outs * (2 if halves else 4), scratch + part * room, rows, first, last, columns,
+            row_bytes, group, kind, minima, halves, dots,
+        )  # fmt: skip
 
 
 def scratch_bytes(rows: int, columns: int, group: int) -> int:
