@@ -16,6 +16,7 @@ BENCHMARKS = {
     "fidelity": ("models:Fidelity", "How close plans stay to full attention on real texts, by domain."),
     "peers": ("models:Peers", "One decode step after many cached tokens: plans beside peers."),
     "file": ("models:File", "Prefill and tokens of a GGUF file: Winnow beside llama.cpp and transformers."),
+    "busy": ("models:Busy", "Time per token beside another busy process: all threads, one, watched."),
     "sweep": ("layers:Sweep", "Score, speed-up and work saved for many plans."),
     "depth": ("layers:Depth", "Score with exactly one pruning layer, by its depth and by what goes on there."),
     "usage": ("layers:Usage", "Share of the prompt that each stage of layers has computed, step by step."),

@@ -1,4 +1,4 @@
-"""`memory`, `fidelity`, `peers` and `file`: what models of the user's cost, and how close plans stay to them."""
+"""`memory`, `fidelity`, `peers`, `file` and `busy`: what models of the user's cost, and how close plans stay."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from benchmarks.options import CHUNK, Chunk, HostOptions, Turns, Warmup
+from benchmarks.options import CHUNK, Chunk, HostOptions, Repeats, Turns, Warmup
 from winnow.cli.commands.compare import PeerOptions
 from winnow.cli.options import (
     MODEL,
@@ -121,3 +121,24 @@ class File(PlansOptions, PeerOptions, HostOptions, OutOptions):
         from benchmarks.file_command import file
 
         return file(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Busy(ModelOptions, OutOptions):
+    """Time per token with another process at work on the machine and without: kernels on all threads, on one, watched.
+
+    The cached units are random. Whatever else runs on the machine is part of the result.
+    """
+
+    length: Annotated[int, Parameter(alias="-l", validator=Number(gte=1))] = 64
+    """Tokens cached before."""
+    new: AtLeast1 = 256
+    """Tokens decoded in each turn."""
+    processes: AtLeast1 = 1
+    """Other processes, each of which keeps a core busy."""
+    repeats: Repeats = 5
+
+    def __call__(self) -> int:
+        from benchmarks.busy_command import busy
+
+        return busy(self)

@@ -70,6 +70,13 @@ def step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
     are more than there is room for go on over several steps. What is raised ends the jobs whose states it may have
     spoilt, and no others: see `Job.fail`. Returns how many tokens of prompts it has gone on by.
     """
+    if any(job.prompt for job in jobs):
+        return _step(decoder, jobs, rows)
+    with decoder.decoding(sum(job.token is not None for job in jobs)):
+        return _step(decoder, jobs, rows)
+
+
+def _step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
     together: list[tuple[Job, list[int]]] = [(job, [job.token]) for job in jobs if job.token is not None]
     room = left = max(1, rows - len(together))
     decodes, ended = len(together), []

@@ -1,12 +1,17 @@
-"""Whether Numba can be used, when its kernels are compiled, and how many threads they take."""
+"""Whether Numba can be used, when its kernels are compiled, how many threads they take, and in which process."""
 
 import functools
 import importlib
 import logging
+import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+
+from winnow.errors import ModelError
 
 log = logging.getLogger(__name__)
 MODULES = ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill", "dots.cpu", "select.cpu", "pack.cpu")
@@ -38,6 +43,7 @@ def compile_kernels(device: torch.device, *, packed: bool, layers: bool) -> None
 
 
 _matched = threading.local()
+_processes: set[int] = set()  # in which threads of kernels were started
 
 
 def match_torch_threads() -> None:
@@ -52,8 +58,36 @@ def match_torch_threads() -> None:
     import numba
     from numba.core import config
 
+    _processes.add(os.getpid())
     most: int = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     numba.set_num_threads(min(threads, most))
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     _matched.threads = threads
+
+
+@contextmanager
+def at_most(threads: int) -> Iterator[None]:
+    """Within, the calling thread's Numba kernels run on so many threads; torch's own, and how work is cut, stay."""
+    import numba
+
+    match_torch_threads()
+    matched = numba.get_num_threads()
+    numba.set_num_threads(min(threads, matched))
+    try:
+        yield
+    finally:
+        numba.set_num_threads(matched)
+        _matched.threads = None  # it may have changed within
+
+
+def check_process() -> None:
+    """Raise ModelError in a process forked from one whose kernels had started: their threads are not in it.
+
+    OpenMP would wait for them for ever, or end the process.
+    """
+    if _processes and os.getpid() not in _processes:
+        raise ModelError(
+            "this process was forked from one in which a model had been loaded, and the threads of its kernels were "
+            "left behind; load models in processes that are spawned: multiprocessing.get_context('spawn')"
+        )

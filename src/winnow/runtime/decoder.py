@@ -6,7 +6,7 @@ whose linear layers use the kernels for few rows; the model itself stays stock.
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from winnow.errors import ModelError
-from winnow.kernels.launch import compile_kernels
+from winnow.kernels.launch import check_process, compile_kernels, numba_missing
 from winnow.models.packed import is_packed
 from winnow.models.shadow import shadow_of
 from winnow.policies.base import ModelShape
@@ -24,6 +24,7 @@ from winnow.runtime.adapters import base_name, dtype_hint
 from winnow.runtime.families import family_of
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
 from winnow.runtime.rotary import Rotary
+from winnow.runtime.threads import Threads
 
 ATTENTION = "winnow"
 # One step at a time per model, whichever thread or LLM it comes from: two would take each other's cores.
@@ -57,6 +58,8 @@ class Decoder:
         self.locate()
         compile_kernels(model.device, packed=is_packed(model), layers=self.program.rows > 0)
         self.default_heads: str | Path | RetainingHeads | None = None
+        watched = model.device.type == "cpu" and numba_missing() is None
+        self.threads = Threads() if watched else None  # of kernels in decode steps; None: always as many as torch's
 
     @property
     def device(self) -> torch.device:
@@ -139,11 +142,22 @@ class Decoder:
 
     @contextmanager
     def driving(self) -> Iterator[None]:
-        """Within: this thread alone steps the model. Raises ModelError where it was moved or cast since."""
+        """Within: this thread alone steps the model.
+
+        Raises ModelError where it was moved or cast since, and in a process forked from the one that has it.
+        """
+        check_process()  # first: whoever holds the lock may be in the other one
         with self._lock:
             told = self.model if self._told_by is None else self._told_by
             if (told.dtype, told.device) != self._placed:
                 raise ModelError("the model was moved or cast since the LLM was made; make a new LLM of it")
+            yield
+
+    @contextmanager
+    def decoding(self, rows: int) -> Iterator[None]:
+        """Within: this thread alone steps the model, by a row of each of so many sequences and nothing else."""
+        check_process()
+        with self._lock, nullcontext() if self.threads is None else self.threads.decoding(rows):
             yield
 
     def _rope_kind(self, layer: int) -> str | None:

@@ -20,6 +20,7 @@ from winnow.engine.services import ModelServices
 from winnow.engine.session import Session
 from winnow.engine.whole import forward_pass, surprisals
 from winnow.errors import InputError, ModelError, PlanError
+from winnow.kernels.launch import check_process
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.reading import check_text
@@ -64,7 +65,8 @@ class LLM:
         progress: called while a GGUF file is converted, which happens once, with the number of weights just converted
             and that of all.
     Raises:
-        ModelError, UnsupportedModelError: the model cannot be loaded, or Winnow cannot drive it.
+        ModelError, UnsupportedModelError: the model cannot be loaded, or Winnow cannot drive it, or the process was
+            forked from one in which a model had been loaded.
         PlanError: the plan is not valid, alone or for this model, or computes the prompt otherwise than what the model
             or adapter was trained for.
         MissingExtraError: an adapter needs peft.
@@ -85,6 +87,7 @@ class LLM:
         max_batch: int = 8,
         progress: Callable[[int, int], None] = lambda values, total: None,
     ) -> None:
+        check_process()
         if (prefill_chunk is not None and prefill_chunk < 1) or max_batch < 1:
             raise InputError(f"prefill_chunk={prefill_chunk} and max_batch={max_batch} must be at least 1")
         if weights not in WEIGHTS:
@@ -190,7 +193,11 @@ class LLM:
         plan: str | Plan | Sequence[str | Plan] | None = None,
         truncate: Part | None = None,
     ) -> list[Request]:
-        """Raise what `generate` would raise for these before any work: InputError, CapacityError or PlanError."""
+        """Raise what `generate` would raise for these before any work: InputError, CapacityError or PlanError.
+
+        And ModelError in a process forked from the one that has the model.
+        """
+        check_process()
         many = _many(prompts)
         each = zip(many, _each(params, len(many), "params"), _each(plan, len(many), "plan"), strict=True)
         check_part(truncate)
