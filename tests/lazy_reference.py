@@ -27,10 +27,10 @@ class LazyReference:
     For families with one rotation for all layers, whose attention is eager and gives its weights.
     """
 
-    def __init__(self, model, layers, keep, revive="relaxed", keep_decode=None, prune_generated=False):
+    def __init__(self, model, layers, keep, revive="relaxed", keep_decode=None, prune_generated=False, max_revive=None):
         self.model, self.at = model, dict(zip(layers, keep, strict=True))
         self.at_decode = dict(zip(layers, keep_decode or keep, strict=True))
-        self.revive, self.prune_generated = revive, prune_generated
+        self.revive, self.prune_generated, self.max_revive = revive, prune_generated, max_revive
         self.depth = model.config.num_hidden_layers
         self.kv = [{} for _ in range(self.depth)]
         self.aux = [{} for _ in range(self.depth)]
@@ -48,10 +48,14 @@ class LazyReference:
         current = self.tokens - 1
         inputs = dict(zip(new, self.model.model.embed_tokens(torch.tensor(ids)), strict=True))
         seen, scores, self.active = list(range(self.tokens)), None, []
+        left = self.max_revive if decode and self.max_revive is not None else math.inf
         for layer in range(self.depth):
             share = (self.at_decode if decode else self.at).get(layer)
             if share is not None:
                 kept = self._keep(seen, scores, share, current)
+                waiting = sorted((p for p in kept if p in self.aux[layer]), key=lambda p: (-scores[p], p))
+                kept -= set(waiting[left:] if left < len(waiting) else ())
+                left -= min(left, len(waiting)) if decode else 0
                 for position in set(seen) - kept:
                     if position in inputs:
                         self.aux[layer][position] = inputs[position]

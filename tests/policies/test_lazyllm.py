@@ -44,7 +44,7 @@ def schedule(seed):
     source = random.Random(seed)
     layers = tuple(sorted(source.sample(range(1, LAYERS), source.randint(1, LAYERS - 1))))
     keep, other = (tuple(round(source.uniform(0.1, 1.0), 2) for _ in layers) for _ in range(2))
-    return {"layers": layers, "keep": keep, "keep_decode": other if source.random() < 0.5 else None}
+    return {"layers": layers, "keep": keep, "keep_decode": other if source.random() < 0.5 else None, "max_revive": None}
 
 
 def start(llm, policy, ids):
@@ -63,17 +63,27 @@ def held(state):
     (("chunk", "prune_generated"), [(1, False), (2, True), (7, False), (7, True)]),
     revive=["relaxed", "causal"],
     seed=range(3),
+    max_revive=[None, 1, 5],
 )
-def test_equals_the_pseudocode(revive, seed, chunk, prune_generated):
+def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive):
     """Chunks also cut revived rows apart."""
-    assert_equals_the_pseudocode("llama", chunk, schedule(seed), seed, revive, prune_generated)
+    chosen = schedule(seed) | {"max_revive": max_revive}
+    assert_equals_the_pseudocode("llama", chunk, chosen, seed, revive, prune_generated)
+
+
+@covered(name=["llama-9-3", "qwen3", "gemma2"], max_revive=[0, 1, 3, 15, 40], chunk=[4, 64])
+@pytest.mark.filterwarnings("ignore:lazyllm keeps the units")
+def test_steps_that_leave_out_nothing_that_is_there_equal_the_pseudocode(name, max_revive, chunk):
+    """Then rows of several tokens go through the kernel of few rows, where the family has one."""
+    chosen = {"layers": (1, 2, 3), "keep": (0.6, 0.6, 0.5), "keep_decode": (1.0,) * 3, "max_revive": max_revive}
+    assert_equals_the_pseudocode(name, chunk, chosen, 5, "relaxed", False)
 
 
 @covered(name=["gemma2", "qwen3", "gpt_oss"], revive=["relaxed", "causal"], prune_generated=[False, True])
 @pytest.mark.filterwarnings("ignore:lazyllm keeps the units")
 def test_equals_the_pseudocode_with_windows_caps_and_sinks(name, revive, prune_generated):
     """Layers 0 and 2 of gemma2 and gpt_oss have windows: what ranks the tokens there is the attention inside them."""
-    chosen = {"layers": (1, 2, 3), "keep": (0.8, 0.7, 0.6), "keep_decode": (0.9, 0.5, 0.9)}
+    chosen = {"layers": (1, 2, 3), "keep": (0.8, 0.7, 0.6), "keep_decode": (0.9, 0.5, 0.9), "max_revive": None}
     assert_equals_the_pseudocode(name, 9, chosen, 11, revive, prune_generated)
 
 
@@ -201,7 +211,7 @@ def test_one_pruning_layer_equals_stock_layers_on_the_kept_rows(llm):
 def test_a_step_that_keeps_everything_fills_every_cell(llm):
     """I9: after it every token has been computed once in every layer, and nothing is set aside."""
     ids = tokens(4)
-    state, _ = start(llm, LazyLLM(layers=(1, 2, 3), keep=0.3, keep_decode=1.0), ids)
+    state, _ = start(llm, LazyLLM(layers=(1, 2, 3), keep=0.3, keep_decode=1.0, max_revive=None), ids)
     waiting = sum(aside.count for aside in state.aside.values())
     assert waiting == sum(len(a) for a in held(state)[1]) > 0
     held_aside = sum(aside.nbytes for aside in state.aside.values())
@@ -246,7 +256,7 @@ def test_always_keep_counts_in_the_share(llm):
 @pytest.mark.parametrize("most", [0, 2])
 def test_max_revive_bounds_a_step(llm, most):
     """Without the bound these steps revive more; the tokens left out are neither computed nor seen."""
-    ids, free = tokens(8), LazyLLM(layers=(1, 2), keep=0.2, keep_decode=0.5)
+    ids, free = tokens(8), LazyLLM(layers=(1, 2), keep=0.2, keep_decode=0.5, max_revive=None)
     bounded = LazyLLM(layers=(1, 2), keep=0.2, keep_decode=0.5, max_revive=most)
     revived = []
     for policy in (free, bounded):
@@ -266,7 +276,7 @@ def test_max_revive_bounds_a_step(llm, most):
 def test_every_cell_is_filled_with_windows_caps_and_sinks(name, revive):
     """Revived rows of families with more to their attention; windows keep what a revived row may need."""
     llm, ids = LLM(small_model(name), prefill_chunk=9), tokens(9)
-    policy = LazyLLM(layers=(2,), keep=0.3, keep_decode=1.0, revive=revive)
+    policy = LazyLLM(layers=(2,), keep=0.3, keep_decode=1.0, max_revive=None, revive=revive)
     state, _ = start(llm, policy, ids)
     for token in ids[PROMPT:]:
         assert decode(llm.decoder, [(state, token)]).isfinite().all()

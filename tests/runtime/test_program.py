@@ -33,7 +33,9 @@ PLANS = {  # how many layers of four are taken in a step, but for slow ones
     "quest(page=2, budget=6, dense_layers=2)": 2,
     "tidal(layers=[1], budget=3)": 1,
     "h2o(budget=12)": 0,
-    "lazyllm(layers=[2], keep=0.5)": 0,
+    "lazyllm(layers=[2], keep=0.5, keep_decode=None)": 2,  # above the gate not all that is there is read
+    "lazyllm(layers=[1, 3], keep=0.5, keep_decode=1.0, max_revive=3)": 4,
+    "pop(cutoff=2)": 4,
 }
 
 

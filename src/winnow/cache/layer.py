@@ -20,8 +20,9 @@ LEAST = 64  # slots of a slab behind shared ones
 
 
 class Reserved(NamedTuple):
-    """What a cache was before a slot was reserved."""
+    """What a cache was before slots for some rows were reserved."""
 
+    rows: int
     first: int | None
     gapless: bool
     next: int | None
@@ -139,19 +140,23 @@ class LayerCache:
         if self.scores is not None and scores is not None:
             self.scores[:, start : self.stop] = scores
 
-    def reserve(self, position: int) -> "Reserved":
-        """The same for one unit that whoever calls is about to write, in the last slot; what `give_back` takes."""
-        before = Reserved(self.first, self.gapless, self._next, self.peak, self.high, self._own_high)
+    def reserve(self, positions: Tensor | int) -> "Reserved":
+        """The same for units that whoever calls is about to write, in the last slots; what `give_back` takes.
+
+        positions: of one unit, or [rows] with gaps between them.
+        """
+        rows, first = (1, positions) if isinstance(positions, int) else (len(positions), None)
+        before = Reserved(rows, self.first, self.gapless, self._next, self.peak, self.high, self._own_high)
         if self.first is None:
-            self.first = position
-        self._extend(1, position, position)
+            self.first = int(positions[0]) if isinstance(positions, Tensor) else positions
+        self._extend(rows, positions, first)
         return before
 
     def give_back(self, before: "Reserved") -> None:
         """Undo `reserve`, which came last."""
-        self.stop -= 1
-        self.appended -= 1
-        self.first, self.gapless, self._next, self.peak, self.high, self._own_high = before
+        self.stop -= before.rows
+        self.appended -= before.rows
+        _, self.first, self.gapless, self._next, self.peak, self.high, self._own_high = before
 
     def _extend(self, rows: int, positions: Tensor | int, first: int | None) -> None:
         """Take slots for new units."""

@@ -188,7 +188,7 @@ class Block:
         def weights() -> tuple[Tensor, Tensor]:
             return attention_of([query[-1] for query in queries], views, part, rows)
 
-        if part.ranks and self._last(index) and self.layer in sequence.gates.signals[part.decode]:
+        if self.layer in part.ranked_in and self._last(index):
             whole.signals.append(mean_over_heads(*weights(), part.known))
         held = score is not None and sequence.patterns[self.layer].held
         first = sequence.plan.keep.voting_from(part.first, sequence.prompt) if held else None

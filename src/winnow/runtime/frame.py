@@ -1,7 +1,7 @@
 """What one call of the kernel of few rows is told: where rows leave their units, and what they read, layer by layer.
 
-What a row reads is found beforehand as runs of units. Where that depends on the row's own query, where someone wants to
-know how it attended, or where positions have to be compared, the layer is driven instead.
+What a row reads is found beforehand as runs of units. Where that depends on the row's own query, where a keep policy
+wants to know how it attended, or where positions have to be compared, the layer is driven instead.
 """
 
 import functools
@@ -21,13 +21,18 @@ from winnow.kernels.layers import tables as t
 from winnow.policies.read.base import Row
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence
-from winnow.runtime.view import view_of
+from winnow.runtime.view import mean_over_heads, side_by_side, view_of
 
 if TYPE_CHECKING:
     from winnow.runtime.program import Program
 
 TILE = 4  # rows of a tile of products, where there is more than one
 WHOLE = 128  # a run of fewer units is read by one thread
+
+
+def padded(live: int) -> int:
+    """Rows with the room that products need."""
+    return live if live == 1 else -(-live // TILE) * TILE
 
 
 class Run(NamedTuple):
@@ -69,7 +74,7 @@ class Cut:
 
 
 class Frame:
-    """The rows of some segments, one of each, on their way through layers from `first` on."""
+    """The rows of some segments on their way through layers from `first` on."""
 
     def __init__(self, program: "Program", segments: list[Segment], first: int) -> None:
         self._program, self._segments, self._first = program, segments, first
@@ -95,18 +100,16 @@ class Frame:
         begun: list[tuple[LayerCache, Reserved]] = []
         for segment in self._segments:
             caches = segment.sequence.caches[layer:stop]
-            begun += [(cache, cache.reserve(segment.first)) for cache in caches]
+            places = segment.first if segment.rows == 1 else segment.positions
+            begun += [(cache, cache.reserve(places)) for cache in caches]
             if (reading := _reading(segment, caches, layer, rotated=self._program.rotated[layer])) is None:
                 for cache, before in begun:
                     cache.give_back(before)
                 return 0
             found.append(reading)
-        places = [
-            self._note(segment, range(layer, stop), reading)
-            for segment, reading in zip(self._segments, found, strict=True)
-        ]
-        self._places.append(np.stack(places, 1))
-        self._read([reading.runs for reading in found])
+        pairs = [*zip(self._segments, found, strict=True)]
+        self._places.append(np.concatenate([self._note(each, range(layer, stop), read) for each, read in pairs], 1))
+        self._read([runs for each, read in pairs for runs in _of_rows(each, read)])
         return stop - layer
 
     def run(self, hidden: Tensor) -> Tensor:
@@ -115,7 +118,7 @@ class Frame:
         from winnow.kernels.layers.cpu import layers_kernel, room_bytes
 
         program, shape, live = self._program, self._program.shape, len(hidden)
-        rows = live if live == 1 else -(-live // TILE) * TILE
+        rows = padded(live)
         x = hidden.new_zeros(rows, shape.hidden)
         x[:live] = hidden
         turned, places = self._turned(live)
@@ -142,21 +145,36 @@ class Frame:
         del turned  # its addresses were in `places`
         return x[:live]
 
+    def rank(self, segment: Segment) -> Tensor:
+        """After `run`: how much the last row of a segment attends to each token in the last layer, see `Entrance`."""
+        program, layer = self._program, self._first + sum(map(len, self._runs)) - 1
+        cache, window = segment.sequence.caches[layer], program.shape.windows[layer]
+        pattern = segment.sequence.patterns[layer]
+        spans = pattern.spans(cache, segment.rows, segment.first, segment.positions, window)
+        views = [view_of(segment, cache, span, fresh=segment.rows) for span in spans]
+        query = program.queries(segment.stop - 1, self._segments[-1].stop)
+        logits = torch.cat([program.match(layer, query, view.keys) for view in views], 1)
+        return mean_over_heads(logits.softmax(-1), side_by_side([view.positions for view in views]), segment.known)
+
     def _note(self, segment: Segment, layers: range, reading: Reading) -> np.ndarray:
-        """Where a row's unit goes in some layers, how it is rotated, what it reads: [layers, t.PLACE], ropes by number,
-        -1 for none. Then what no later row may see is dropped: nothing moves."""
+        """Where units go in some layers, how rows are rotated, what they read: [layers, rows, t.PLACE], ropes by
+        number, -1 for none. Then what no later row may see is dropped: nothing moves."""
         sequence, cache = segment.sequence, segment.sequence.caches[layers.start]
         slabs = np.array([sequence.caches[layer].slab.place for layer in layers], dtype=np.int64)
         stride, size = slabs[0, 2:]
-        places = np.empty((len(layers), t.PLACE), dtype=np.int64)
-        places[:, [t.KEYS, t.VALUES]] = slabs[:, :2] + (cache.stop - 1 - cache.memory.offset) * size
-        turned = limited = 0
-        if self._program.rotated[layers.start]:
-            position = cache.length - 1 if cache.compact else segment.first
-            limit = next((run.limit for run in reading.runs if run.limit is not None), None)
-            turned = self._rope(sequence, position)
-            limited = -1 if limit is None else self._rope(sequence, min(position, limit))
-        places[:, t.STRIDE :] = stride, turned, turned, limited, limited
+        rows = segment.rows
+        places = np.empty((len(layers), rows, t.PLACE), dtype=np.int64)
+        at = cache.stop - rows - cache.memory.offset + np.arange(rows)
+        places[:, :, [t.KEYS, t.VALUES]] = slabs[:, None, :2] + (at * size)[None, :, None]
+        positions = [segment.first] if rows == 1 else segment.positions.tolist()
+        limit = next((run.limit for run in reading.runs if run.limit is not None), None)
+        for row, position in enumerate(positions):
+            turned = limited = 0
+            if self._program.rotated[layers.start]:
+                place = cache.length - rows + row if cache.compact else position
+                turned = self._rope(sequence, place)
+                limited = -1 if limit is None else self._rope(sequence, min(place, limit))
+            places[:, row, t.STRIDE :] = stride, turned, turned, limited, limited
         sequence.stats.units_read += len(layers) * sequence.shape.kv_heads * sum(run.units for run in reading.runs)
         sequence.read_less |= reading.less
         for layer in layers:
@@ -239,8 +257,7 @@ def _kind(segment: Segment, layer: int) -> tuple[object, ...] | None:
     if (
         not sequence.plan.store.identity
         or not cache.rotated
-        or layer in sequence.gates.signals[True]
-        or layer in sequence.gates.fills
+        or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
         or layer in sequence.gates.self_only
         or (score is not None and sequence.plan.keep.voting_from(segment.first, sequence.prompt) is not None)
         or (sequence.scorer is not None and score is not None and sequence.evictions_ahead(layer))
@@ -253,11 +270,11 @@ def _kind(segment: Segment, layer: int) -> tuple[object, ...] | None:
 
 
 def _reading(segment: Segment, caches: list[LayerCache], layer: int, *, rotated: bool) -> Reading | None:
-    """What a row reads in layers from `layer` on where its unit has just come, and which are of the same kind; None
-    where that is not known, or not all of a run."""
+    """What the last row reads in layers from `layer` on where its unit has just come, and which are of the same kind;
+    None where that is not known, or not all of a run."""
     sequence, cache = segment.sequence, caches[0]
     window, reader = sequence.shape.windows[layer], sequence.reader
-    spans = sequence.patterns[layer].spans(cache, 1, segment.first, segment.positions, window)
+    spans = sequence.patterns[layer].spans(cache, segment.rows, segment.first, segment.positions, window)
     units = sum(span.stop - span.start for span in spans)
     if any(span.window is not None or span.past is None for span in spans):
         return None
@@ -284,6 +301,13 @@ def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
             yield Run(
                 slabs[:, 0] + first * size, slabs[:, 1] + first * size, stride, size, last - first, span.query_limit
             )
+
+
+def _of_rows(segment: Segment, reading: Reading) -> Iterator[list[Run]]:
+    """What each row reads: all that was there, and of the units of the segment's rows those up to its own."""
+    *others, last = reading.runs
+    for behind in reversed(range(segment.rows)):
+        yield [*others, last._replace(units=last.units - behind)]
 
 
 def _runs_of_view(view: View) -> Iterator[Run]:

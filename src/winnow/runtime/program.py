@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from winnow.kernels.attend import LARGEST_HEAD
+from winnow.kernels.dots import dots
 from winnow.kernels.launch import numba_missing
 from winnow.kernels.layers import tables as t
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.description import Description, UnknownError, describe
-from winnow.runtime.frame import Frame
+from winnow.runtime.frame import Frame, padded
 from winnow.runtime.segment import Segment
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Program:
     """
 
     def __init__(self, decoder: Decoder) -> None:
-        self.shape, self.device, self.mlp = decoder.shape, decoder.device, decoder.shape.mlp
+        self.shape, self.device, self.dtype, self.mlp = decoder.shape, decoder.device, decoder.dtype, decoder.shape.mlp
         self.rotated = [kind is not NOT_ROTATED for kind in decoder.rope_kinds]
         self.rope_kinds, self.rotary = decoder.rope_kinds, decoder.rotary
         self._memory: dict[str, Tensor] = {}
@@ -45,16 +46,39 @@ class Program:
         self.rows = min(self.rows, MOST_ROWS)
 
     def run(self, segments: list[Segment], hidden: Tensor, first: int, last: int) -> tuple[Tensor, int]:
-        """Take decode rows [rows, hidden], one of each segment, through the layers from `first` on, up to `last`.
+        """Take the decode rows of some segments, [rows, hidden], through the layers from `first` on, up to `last`.
 
         Returns them and the layer that they are about to enter: `first` where that one has to be driven.
         """
         if len(hidden) > self.rows:
             return hidden, first
+        # Tokens are ranked by the last of the layers that are taken.
+        last = min([last, *(at + 1 for segment in segments for at in segment.ranked_in if at >= first)])
         frame, layer = Frame(self, segments, first), first
         while layer < (stop := min(last, self._until[layer])) and (taken := frame.add(layer, stop)):
             layer += taken
-        return (hidden, first) if layer == first else (frame.run(hidden), layer)
+        if layer == first:
+            return hidden, first
+        hidden = frame.run(hidden)
+        for segment in segments:
+            if layer - 1 in segment.ranked_in:
+                segment.signals.append(frame.rank(segment))
+        return hidden, layer
+
+    def queries(self, row: int, live: int) -> Tensor:
+        """[q_heads, head_dim] of one of `live` rows that have just been taken, in the last layer, as they attended."""
+        shape, rows = self.shape, padded(live)
+        heads = shape.q_heads + 2 * shape.kv_heads
+        start = rows * shape.hidden + row * heads * shape.head_dim
+        known = self._memory["buffer"].view(self.dtype)[start : start + shape.q_heads * shape.head_dim]
+        return known.view(shape.q_heads, shape.head_dim)
+
+    def match(self, layer: int, query: Tensor, keys: Tensor) -> Tensor:
+        """Logits [q_heads, units] float32 as a layer's softmax sees them. query: [q_heads, head_dim]; keys: [kv_heads,
+        units, head_dim]."""
+        scale, softcap = self.layers[layer, [t.SCALE, t.SOFTCAP]].astype(np.int32).view(np.float32).tolist()
+        logits = dots(query, keys).mul_(scale)
+        return softcap * (logits / softcap).tanh() if softcap else logits
 
     def memory(self, name: str, nbytes: int) -> int:
         """The address of memory that is kept from call to call."""

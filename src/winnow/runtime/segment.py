@@ -1,5 +1,6 @@
 """The rows of one sequence in a step."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,7 +15,8 @@ class Segment:
 
     known: tokens of the sequence so far, these rows included. consecutive: whether the positions rise by one; not so
     where a compute policy has let rows stop. late: how many rows, the first ones, are of tokens that were skipped
-    before. seen: [known] bool, the positions this step still sees; None: all. signals: see `Entrance`.
+    before. seen: [known] bool, the positions this step still sees; None: all. whole: whether it sees everything that
+    the layers hold to which it comes. signals: see `Entrance`. revived: tokens so far in this step.
     """
 
     sequence: Sequence
@@ -27,6 +29,7 @@ class Segment:
     consecutive: bool = True
     late: int = 0
     seen: Tensor | None = None
+    whole: bool = True
     signals: list[Tensor] = field(default_factory=list)
     revived: int = 0
 
@@ -38,6 +41,11 @@ class Segment:
     def ranks(self) -> bool:
         """Whether the rows attend to all that is there, so that tokens can be ranked by it: not in a fast step."""
         return not self.decode or self.sequence.reader.slow is not False
+
+    @property
+    def ranked_in(self) -> Collection[int]:
+        """The layers by its last row's attention in which its policy chooses."""
+        return self.sequence.gates.signals[self.decode] if self.ranks else ()
 
     def visible(self) -> Tensor:
         """[tokens] positions, ascending."""

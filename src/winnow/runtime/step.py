@@ -38,9 +38,12 @@ class Step:
 
     @property
     def _plain(self) -> bool:
-        """Whether layers may be taken several at once: one decode row of each, and nobody looks on."""
+        """Whether layers may be taken several at once: decode rows that see all that is there, and nobody looks on."""
         return all(
-            s.decode and s.rows == 1 and s.seen is None and not s.late and s.sequence.observer is None
+            s.decode
+            and s.whole
+            and (s.rows == 1 or (s.sequence.gates.relaxed and not s.sequence.reader.selects))
+            and s.sequence.observer is None
             for s in self.segments
         )
 
@@ -123,6 +126,8 @@ class Step:
             segment.signals = []
             return segment, rows
         aside, seen = sequence.aside[layer], _among(going, segment.known)
+        # Of what the step sees so far: the tokens that have been here.
+        there = (segment.known if segment.seen is None else int(segment.seen.sum())) - aside.count
         stays = seen[segment.positions]
         if sequence.planted:
             stays &= segment.positions > 0
@@ -142,7 +147,8 @@ class Step:
             positions, order = torch.cat((positions, returned_at)).sort()
             rows = torch.cat((rows, returned))[order]
         revived = len(returned) if segment.decode else 0
-        return self._narrowed(segment, positions, segment.seen if gate.fills else seen, revived), rows
+        whole = segment.whole and len(going) - len(returned) == there
+        return self._narrowed(segment, positions, segment.seen if gate.fills else seen, whole, revived), rows
 
     def _going(self, gate: Gate, segment: Segment) -> Tensor | None:
         """The positions that go on through a gate, ascending; None: all rows, and nothing that an earlier step left."""
@@ -166,7 +172,7 @@ class Step:
             return visible if aside.count else None
         return visible[index]
 
-    def _narrowed(self, segment: Segment, positions: Tensor, seen: Tensor | None, revived: int) -> Segment:
+    def _narrowed(self, segment: Segment, positions: Tensor, seen: Tensor | None, whole: bool, revived: int) -> Segment:
         first, last = (int(positions[0]), int(positions[-1])) if len(positions) else (segment.first, segment.first)
         return replace(
             segment,
@@ -175,6 +181,7 @@ class Step:
             consecutive=last - first + 1 == len(positions),
             late=int((positions < segment.sequence.position).sum()) if segment.decode else 0,
             seen=seen,
+            whole=whole,
             signals=[],
             revived=segment.revived + revived,
         )

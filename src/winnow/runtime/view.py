@@ -25,7 +25,8 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
     slots = slice(span.start, span.stop)
     runs, positions = cache.memory.runs(span.start, span.stop), cache.positions[..., slots]
     past, length = span.past, span.stop - span.start
-    seen = part.seen[positions] if part.seen is not None else None
+    looks = part.seen is not None and not (part.whole and span.window is None)  # for what the step does not see
+    seen = part.seen[positions] if part.seen is not None and looks else None
     revives = part.sequence.gates.revives  # then units stay that have left the window
     if seen is not None and span.window is not None and revives:  # rows ascend, so the first one sees farthest back
         seen = seen & (positions > part.positions[0] - span.window)
@@ -72,7 +73,7 @@ def attention_of(queries: list[Tensor], views: list[View], part: Segment, rows: 
     everything = torch.cat(logits, 1)
     extra = rows.sinks.float()[:, None] if rows.sinks is not None else everything[:, :0]
     weights = torch.cat((everything, extra), 1).softmax(-1)[:, : everything.shape[1]]
-    return weights, _side_by_side([view.positions for view in views])
+    return weights, side_by_side([view.positions for view in views])
 
 
 def weights_of(
@@ -117,7 +118,7 @@ def _per_query_head(of_units: Tensor, q_heads: int) -> Tensor:
     return of_units if same else of_units.repeat_interleave(q_heads // len(of_units), 0)
 
 
-def _side_by_side(positions: list[Tensor]) -> Tensor:
+def side_by_side(positions: list[Tensor]) -> Tensor:
     """[..., units] of several views; [kv_heads, units] where KV heads differ in one of them."""
     heads = max(each.dim() for each in positions)
     if heads == 1:

@@ -199,17 +199,16 @@ class LazyLLM(ComputePolicy):
     def choose(self, gate: Gate, entrance: Entrance) -> Tensor | None:
         stage = self._stages(entrance.shape).index(gate.layer)
         keep = (self._decode_ratios if entrance.decode else self._ratios)[stage]
-        bounded = entrance.decode and self.max_revive is not None
         candidates = self._candidates(entrance)
-        count = survivors(int(candidates.sum()), keep)
-        if count == int(candidates.sum()) and not bounded:
+        tokens = int(candidates.sum())
+        count = survivors(tokens, keep)
+        chosen = candidates if count == tokens else self._best(entrance, candidates, count)
+        if entrance.decode and self.max_revive is not None:
+            late = chosen & entrance.aside
+            chosen = (chosen & ~late) | self._best(entrance, late, self.max_revive - entrance.revived)
+        elif count == tokens:
             return None
-        chosen = self._ranked(entrance, candidates)[:count]
-        if bounded:
-            chosen = self._bounded(chosen, entrance)
-        going = ~candidates
-        going[chosen] = True
-        return going.nonzero().flatten()
+        return (chosen | ~candidates).nonzero().flatten()
 
     def _stages(self, shape: ModelShape) -> tuple[int, ...]:
         """The pruning layers, if there are any."""
@@ -224,18 +223,17 @@ class LazyLLM(ComputePolicy):
         candidates[-1] = False
         return candidates
 
-    def _ranked(self, entrance: Entrance, candidates: Tensor) -> Tensor:
-        """Index of the candidates into visible, the most attended first; ties go to the earlier position."""
-        score = entrance.signals[-1].masked_fill(~candidates, -math.inf)
+    def _best(self, entrance: Entrance, among: Tensor, count: int) -> Tensor:
+        """[tokens] bool: at most `count` of those `among`, the most attended; ties go to the earlier position."""
+        index = among.nonzero().flatten()
+        if len(index) <= count:
+            return among
+        score, positions = entrance.signals[-1][index], entrance.visible[index]
         for position in self.always_keep:
-            score = score.masked_fill(candidates & (entrance.visible == position), math.inf)
-        return score.sort(descending=True, stable=True).indices[: int(candidates.sum())]
-
-    def _bounded(self, chosen: Tensor, entrance: Entrance) -> Tensor:
-        """Without those that would be revived beyond `max_revive` in this step."""
-        late = entrance.aside[chosen]
-        left = (self.max_revive or 0) - entrance.revived
-        return chosen[~late | (late.cumsum(0) <= left)]
+            score = score.masked_fill(positions == position, math.inf)
+        best = torch.zeros_like(among)
+        best[index[score.sort(descending=True, stable=True).indices[:count]]] = True
+        return best
 
     @cached_property
     def _ratios(self) -> tuple[float, ...]:
