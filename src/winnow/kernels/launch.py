@@ -66,6 +66,14 @@ def match_torch_threads() -> None:
     _matched.threads = threads
 
 
+def running_threads() -> int:
+    """On how many threads the calling thread's Numba kernels run now: torch's number, or fewer within `at_most`."""
+    import numba
+
+    match_torch_threads()
+    return int(numba.get_num_threads())
+
+
 @contextmanager
 def at_most(threads: int) -> Iterator[None]:
     """Within, the calling thread's Numba kernels run on so many threads; torch's own, and how work is cut, stay."""

@@ -11,16 +11,16 @@ from typing import Any
 from llvmlite import ir
 from numba import njit, types
 
-from winnow.kernels.simd import I32, I64, operation
+from winnow.kernels.simd import I32, I64, call, operation
 
 # A team's memory, int64 on cache lines of their own: how many have come to the rendezvous, what came of it, how many
 # are at the barrier, and how often all of them were.
 CAME, DECIDED, WAITING, PASSED = (64 * line for line in range(4))
-BYTES = 4 * 64
+TEAM = 4 * 8  # how many that takes
 PATIENCE = 4_000  # pauses, of some 40 ns each, before a waiting thread yields its core
-ALONE = 200_000  # pauses and yields before a thread at the rendezvous gives the others up
+ALONE = PATIENCE + 1_000  # pauses and yields before a thread at the rendezvous gives the others up
 
-_PAUSE = {"x86_64": "pause", "amd64": "pause", "aarch64": "yield", "arm64": "yield"}.get(platform.machine().lower(), "")
+_X86 = platform.machine().lower() in ("x86_64", "amd64")
 _YIELDS = platform.system() != "Windows"
 
 
@@ -51,8 +51,8 @@ def put_down(builder: Any, address: Any, value: Any) -> None:
 @operation(types.void)
 def pause(builder: Any) -> None:
     """Let the other thread of this core run for a moment."""
-    if _PAUSE:
-        builder.asm(ir.FunctionType(ir.VoidType(), []), _PAUSE, "", [], True)
+    if _X86:
+        call(builder, "llvm.x86.sse2.pause", ir.VoidType())
 
 
 @operation(types.void)
@@ -78,7 +78,7 @@ def wait(waited: int) -> int:
 def join(team: int, thread: int, threads: int) -> int:
     """Begin together: returns how many threads do, `threads`, or 1 in the one that goes alone and 0 in the others.
 
-    team: the address of `BYTES` zeros. Where not all come, because whoever runs them has given them fewer threads, the
+    team: the address of `TEAM` zeros. Where not all come, because whoever runs them has given them fewer threads, the
     first to tire goes alone.
     """
     if fetch_add(team + CAME, 1) == threads - 1:

@@ -16,7 +16,7 @@ from torch import Tensor
 from winnow.cache.layer import LayerCache, Reserved
 from winnow.cache.pattern import Span
 from winnow.cache.view import View
-from winnow.kernels.launch import match_torch_threads
+from winnow.kernels.launch import running_threads
 from winnow.kernels.layers import tables as t
 from winnow.policies.read.base import Row
 from winnow.runtime.segment import Segment
@@ -116,6 +116,7 @@ class Frame:
         """[rows, hidden] through the layers noted."""
         from winnow.kernels.attend.cpu_decode import work_floats
         from winnow.kernels.layers.cpu import layers_kernel, room_bytes
+        from winnow.kernels.team import TEAM
 
         program, shape, live = self._program, self._program.shape, len(hidden)
         rows = padded(live)
@@ -133,14 +134,14 @@ class Frame:
         most = int(pieces.max())
         room = room_bytes(rows, max(shape.hidden, program.mlp, shape.q_heads * shape.head_dim))
         values = t.activations(rows, shape.hidden, program.mlp, shape.q_heads, shape.kv_heads, shape.head_dim)
-        frame = np.empty(t.FRAME, dtype=np.int64)
+        frame, team = np.empty(t.FRAME, dtype=np.int64), np.zeros(TEAM, dtype=np.int64)
         frame[:] = (
             program.layers[self._first :].ctypes.data, places.ctypes.data, runs.ctypes.data, shares.ctypes.data,
             heads.ctypes.data, x.data_ptr(), program.memory("buffer", size * values),
             program.memory("work", work * most), work, program.memory("scratch", room * threads), room,
             rows, live, shape.hidden, program.mlp, shape.q_heads, shape.kv_heads, shape.head_dim, threads,
+            team.ctypes.data, running_threads(), t.BEFORE + t.ATTENTION + t.AFTER,
         )  # fmt: skip
-        match_torch_threads()
         layers_kernel(frame.ctypes.data, len(pieces), hidden.dtype == torch.bfloat16)
         del turned  # its addresses were in `places`
         return x[:live]

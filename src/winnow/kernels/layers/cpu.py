@@ -15,6 +15,7 @@ from winnow.kernels.layers.rows import add_share, gate_with, normalise, rotate
 from winnow.kernels.linear.cpu import linear_part
 from winnow.kernels.packed.cpu import OUT, packed_part
 from winnow.kernels.simd import HAS_BF16_DOT, read_f32, read_i64
+from winnow.kernels.team import join, meet
 
 
 @njit(cache=True, error_model="numpy")
@@ -34,16 +35,19 @@ def buffers(frame: int, half: bool) -> tuple[int, ...]:
 
 
 @njit(cache=True, error_model="numpy")
-def enter(frame: int, layer: int, norm: int, normed: int, half: bool) -> int:
-    """The rows as attention or the MLP takes them: normed, or as they are where no norm stands before it."""
+def enter(frame: int, layer: int, norm: int, normed: int, half: bool) -> None:
+    """Norm the rows for attention or for the MLP, where a norm stands before it."""
     rows, width = read_i64(frame + 8 * t.ROWS), read_i64(frame + 8 * t.WIDTH)
     hidden, weight = read_i64(frame + 8 * t.HIDDEN), read_i64(layer + 8 * norm)
-    if weight == 0:
-        return hidden
     row = width * (2 if half else 4)
-    for r in range(rows):
+    for r in range(rows if weight != 0 else 0):
         normalise(hidden + r * row, weight, width, layer, normed + r * row, half)
-    return normed
+
+
+@njit(cache=True, error_model="numpy")
+def entered(frame: int, layer: int, norm: int, normed: int) -> int:
+    """Where the rows are that `enter` has made, or that go in as they are where no norm stands before."""
+    return normed if read_i64(layer + 8 * norm) != 0 else read_i64(frame + 8 * t.HIDDEN)
 
 
 @njit(cache=True, error_model="numpy")
@@ -207,33 +211,80 @@ def merge(frame: int, index: int, seen: int, half: bool) -> None:
             )  # fmt: skip
 
 
-@njit(
-    types.void(types.int64, types.int64, types.boolean),
-    # Numba would make one loop of two that follow each other: of memory that is named by addresses it sees no use.
-    cache=True, parallel={"fusion": False}, nogil=True, error_model="numpy",
-)  # fmt: skip
-def layers_kernel(frame: int, layers: int, half: bool) -> None:
-    """Take the rows of a frame (see `tables.py`) through its layers."""
-    threads = read_i64(frame + 8 * t.THREADS)
-    normed, qkv, limited, seen, out, gate, up = buffers(frame, half)
-    for index in range(layers):
-        layer = read_i64(frame + 8 * t.LAYERS) + 8 * t.LAYER * index
-        x = enter(frame, layer, t.BEFORE_ATTENTION, normed, half)
-        for thread in prange(threads):
-            products(frame, x, layer + 8 * t.QUERY, 3, thread, qkv, half)
+@njit(cache=True, error_model="numpy")
+def before_attention(frame: int, layer: int, first: int, size: int, half: bool) -> None:
+    """The projections of the rows. first: the number of this thread, of the `size` that share the work."""
+    threads, team = read_i64(frame + 8 * t.THREADS), read_i64(frame + 8 * t.TEAM)
+    normed, qkv, _, _, _, _, _ = buffers(frame, half)
+    if first == 0:
+        enter(frame, layer, t.BEFORE_ATTENTION, normed, half)
+    meet(team, size)
+    for thread in range(first, threads, size):
+        products(frame, entered(frame, layer, t.BEFORE_ATTENTION, normed), layer + 8 * t.QUERY, 3, thread, qkv, half)
+    meet(team, size)
+
+
+@njit(cache=True, error_model="numpy")
+def attention(frame: int, layer: int, index: int, first: int, size: int, half: bool) -> None:
+    """Attention of the rows over the runs that they read, their own units included, which are put in place."""
+    threads, team = read_i64(frame + 8 * t.THREADS), read_i64(frame + 8 * t.TEAM)
+    _, qkv, limited, seen, _, _, _ = buffers(frame, half)
+    if first == 0:
         place_rows(frame, layer, index, qkv, limited, half)
-        for thread in prange(threads):
-            attend(frame, layer, index, thread, qkv, limited, half)
+    meet(team, size)
+    for thread in range(first, threads, size):
+        attend(frame, layer, index, thread, qkv, limited, half)
+    meet(team, size)
+    if first == 0:
         merge(frame, index, seen, half)
-        for thread in prange(threads):
-            products(frame, seen, layer + 8 * t.OUTPUT, 1, thread, out, half)
+
+
+@njit(cache=True, error_model="numpy")
+def after_attention(frame: int, layer: int, first: int, size: int, half: bool) -> None:
+    """What attention gave goes through its last product and the MLP, and is added to the rows."""
+    threads, team = read_i64(frame + 8 * t.THREADS), read_i64(frame + 8 * t.TEAM)
+    normed, _, _, seen, out, gate, up = buffers(frame, half)
+    meet(team, size)
+    for thread in range(first, threads, size):
+        products(frame, seen, layer + 8 * t.OUTPUT, 1, thread, out, half)
+    meet(team, size)
+    if first == 0:
         leave(frame, layer, t.AFTER_ATTENTION, out, half)
-        x = enter(frame, layer, t.BEFORE_MLP, normed, half)
-        for thread in prange(threads):
-            gated(frame, layer, x, thread, gate, up, half)
-        for thread in prange(threads):
-            products(frame, gate, layer + 8 * t.DOWN, 1, thread, out, half)
+        enter(frame, layer, t.BEFORE_MLP, normed, half)
+    meet(team, size)
+    for thread in range(first, threads, size):
+        gated(frame, layer, entered(frame, layer, t.BEFORE_MLP, normed), thread, gate, up, half)
+    meet(team, size)
+    for thread in range(first, threads, size):
+        products(frame, gate, layer + 8 * t.DOWN, 1, thread, out, half)
+    meet(team, size)
+    if first == 0:
         leave(frame, layer, t.AFTER_MLP, out, half)
+
+
+@njit(types.void(types.int64, types.int64, types.boolean), cache=True, parallel=True, nogil=True, error_model="numpy")
+def layers_kernel(frame: int, layers: int, half: bool) -> None:
+    """Take the rows of a frame (see `tables.py`) through its layers, or through the parts of them that it names.
+
+    One team of threads for all: where they are begun and ended for every product, that takes as long as the products
+    of a small model.
+    """
+    team, members, stages = (
+        read_i64(frame + 8 * t.TEAM),
+        read_i64(frame + 8 * t.MEMBERS),
+        read_i64(frame + 8 * t.STAGES),
+    )
+    for thread in prange(members):
+        size = join(team, thread, members)
+        first = thread if size > 1 else 0
+        for index in range(layers if size > 0 else 0):
+            layer = read_i64(frame + 8 * t.LAYERS) + 8 * t.LAYER * index
+            if stages & t.BEFORE:
+                before_attention(frame, layer, first, size, half)
+            if stages & t.ATTENTION:
+                attention(frame, layer, index, first, size, half)
+            if stages & t.AFTER:
+                after_attention(frame, layer, first, size, half)
 
 
 def room_bytes(rows: int, widest: int) -> int:

@@ -40,9 +40,13 @@ RUN = 5
 # WORK, SCRATCH, BUFFER: memory, with the bytes of one run's and one thread's part.
 (
     LAYERS, PLACES, RUNS, SHARES, HEADS, HIDDEN, BUFFER, WORK, WORK_BYTES, SCRATCH, SCRATCH_BYTES,
-    ROWS, LIVE, WIDTH, MLP, Q_HEADS, KV_HEADS, HEAD_DIM, THREADS,
-) = range(19)  # fmt: skip
-FRAME = 19
+    ROWS, LIVE, WIDTH, MLP, Q_HEADS, KV_HEADS, HEAD_DIM, THREADS, TEAM, MEMBERS, STAGES,
+) = range(22)  # fmt: skip
+FRAME = 22
+
+# TEAM: `team.TEAM` zeros for MEMBERS threads; THREADS: into how many parts their work is cut. STAGES: which parts of
+# the layers, as a sum; where attention is left out, whoever calls computes it between two calls.
+BEFORE, ATTENTION, AFTER = 1, 2, 4
 
 
 def activations(rows: int, width: int, mlp: int, q_heads: int, kv_heads: int, head_dim: int) -> int:
