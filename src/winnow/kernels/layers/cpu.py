@@ -62,7 +62,7 @@ def leave(frame: int, layer: int, norm: int, out: int, half: bool) -> None:
         add_share(hidden + r * row, out + r * row, width, read_f32(layer + 8 * t.SHARE), half)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def product(x: int, rows: int, part: int, first: int, last: int, y: int, stride: int, room: int, half: bool) -> None:
     """y[r, o] = x[r] . weight[o] + bias[o] for outputs [first, last); `stride` bytes from one row of y to the next.
 
@@ -83,7 +83,7 @@ def product(x: int, rows: int, part: int, first: int, last: int, y: int, stride:
     )  # fmt: skip
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def products(frame: int, x: int, part: int, count: int, thread: int, y: int, half: bool) -> None:
     """This thread's share of `count` products of x, whose outputs stand side by side in y."""
     rows, threads = read_i64(frame + 8 * t.ROWS), read_i64(frame + 8 * t.THREADS)
@@ -101,7 +101,7 @@ def products(frame: int, x: int, part: int, count: int, thread: int, y: int, hal
         start += outs
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def gated(frame: int, layer: int, x: int, thread: int, gate: int, up: int, half: bool) -> None:
     """This thread's share of what goes into the MLP's last product."""
     rows, threads, mlp = read_i64(frame + 8 * t.ROWS), read_i64(frame + 8 * t.THREADS), read_i64(frame + 8 * t.MLP)
@@ -171,7 +171,7 @@ def rotate_heads(
         rotate(mine, cos, sin, head_dim, room, narrow, half)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: int, half: bool) -> None:
     """Attention of this thread's share of the runs of units."""
     q_heads, kv_heads = read_i64(frame + 8 * t.Q_HEADS), read_i64(frame + 8 * t.KV_HEADS)
