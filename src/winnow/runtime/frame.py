@@ -16,9 +16,9 @@ from torch import Tensor
 from winnow.cache.layer import LayerCache, Reserved
 from winnow.cache.pattern import Span
 from winnow.cache.view import View
-from winnow.kernels.launch import running_threads
 from winnow.kernels.layers import tables as t
 from winnow.policies.read.base import Row
+from winnow.runtime.few import FewRows, Reads
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence
 from winnow.runtime.view import mean_over_heads, side_by_side, view_of
@@ -26,13 +26,7 @@ from winnow.runtime.view import mean_over_heads, side_by_side, view_of
 if TYPE_CHECKING:
     from winnow.runtime.program import Program
 
-TILE = 4  # rows of a tile of products, where there is more than one
 WHOLE = 128  # a run of fewer units is read by one thread
-
-
-def padded(live: int) -> int:
-    """Rows with the room that products need."""
-    return live if live == 1 else -(-live // TILE) * TILE
 
 
 class Run(NamedTuple):
@@ -114,37 +108,18 @@ class Frame:
 
     def run(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] through the layers noted."""
-        from winnow.kernels.attend.cpu_decode import work_floats
-        from winnow.kernels.layers.cpu import layers_kernel, room_bytes
-        from winnow.kernels.team import TEAM
-
-        program, shape, live = self._program, self._program.shape, len(hidden)
-        rows = padded(live)
-        x = hidden.new_zeros(rows, shape.hidden)
-        x[:live] = hidden
-        turned, places = self._turned(live)
+        self._taken = FewRows(self._program, hidden)
+        turned, places = self._turned(len(hidden))
         layers = [len(each) for each in self._runs]  # of each group
         pieces = np.repeat([each.shape[1] for each in self._runs], layers)
         offsets = (np.cumsum(pieces) - pieces)[:, None]
         runs = np.concatenate([each.reshape(-1, t.RUN) for each in self._runs])
         shares = np.repeat([cut.bounds for cut in self._cuts], layers, 0) + offsets
         heads = np.repeat([cut.heads for cut in self._cuts], layers, 0) + offsets
-        group = -(-shape.q_heads // shape.kv_heads // TILE) * TILE
-        work, size, threads = 4 * work_floats(group, shape.head_dim), hidden.itemsize, torch.get_num_threads()
-        most = int(pieces.max())
-        room = room_bytes(rows, max(shape.hidden, program.mlp, shape.q_heads * shape.head_dim))
-        values = t.activations(rows, shape.hidden, program.mlp, shape.q_heads, shape.kv_heads, shape.head_dim)
-        frame, team = np.empty(t.FRAME, dtype=np.int64), np.zeros(TEAM, dtype=np.int64)
-        frame[:] = (
-            program.layers[self._first :].ctypes.data, places.ctypes.data, runs.ctypes.data, shares.ctypes.data,
-            heads.ctypes.data, x.data_ptr(), program.memory("buffer", size * values),
-            program.memory("work", work * most), work, program.memory("scratch", room * threads), room,
-            rows, live, shape.hidden, program.mlp, shape.q_heads, shape.kv_heads, shape.head_dim, threads,
-            team.ctypes.data, running_threads(), t.BEFORE + t.ATTENTION + t.AFTER,
-        )  # fmt: skip
-        layers_kernel(frame.ctypes.data, len(pieces), hidden.dtype == torch.bfloat16)
+        reads = Reads(places, runs, shares, heads, int(pieces.max()))
+        self._taken.take(self._first, len(pieces), t.BEFORE + t.ATTENTION + t.AFTER, reads)
         del turned  # its addresses were in `places`
-        return x[:live]
+        return self._taken.hidden
 
     def rank(self, segment: Segment) -> Tensor:
         """After `run`: how much the last row of a segment attends to each token in the last layer, see `Entrance`."""
@@ -153,7 +128,7 @@ class Frame:
         pattern = segment.sequence.patterns[layer]
         spans = pattern.spans(cache, segment.rows, segment.first, segment.positions, window)
         views = [view_of(segment, cache, span, fresh=segment.rows) for span in spans]
-        query = program.queries(segment.stop - 1, self._segments[-1].stop)
+        query = self._taken.projections[0][segment.stop - 1]
         logits = torch.cat([program.match(layer, query, view.keys) for view in views], 1)
         return mean_over_heads(logits.softmax(-1), side_by_side([view.positions for view in views]), segment.known)
 

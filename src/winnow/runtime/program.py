@@ -5,6 +5,7 @@ neighbours in one call, where what its rows read is known beforehand (`frame.py`
 """
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from winnow.kernels.launch import numba_missing
 from winnow.kernels.layers import tables as t
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.description import Description, UnknownError, describe
-from winnow.runtime.frame import Frame, padded
+from winnow.runtime.few import FewRows
+from winnow.runtime.frame import Frame
 from winnow.runtime.segment import Segment
 
 log = logging.getLogger(__name__)
@@ -27,11 +29,11 @@ MOST_ROWS = 16
 class Program:
     """The layers of a decoder that can be taken together: numbers and addresses, in the form that the kernel takes.
 
-    rows: up to how many rows they can; 0: no layer can. shape, mlp: of every layer. rotated: per layer.
+    rows: up to how many rows they can; 0: no layer can. shape: of every layer. rotated: per layer.
     """
 
     def __init__(self, decoder: Decoder) -> None:
-        self.shape, self.device, self.dtype, self.mlp = decoder.shape, decoder.device, decoder.dtype, decoder.shape.mlp
+        self.shape, self.device = decoder.shape, decoder.device
         self.rotated = [kind is not NOT_ROTATED for kind in decoder.rope_kinds]
         self.rope_kinds, self.rotary = decoder.rope_kinds, decoder.rotary
         self._memory: dict[str, Tensor] = {}
@@ -65,20 +67,33 @@ class Program:
                 segment.signals.append(frame.rank(segment))
         return hidden, layer
 
-    def queries(self, row: int, live: int) -> Tensor:
-        """[q_heads, head_dim] of one of `live` rows that have just been taken, in the last layer, as they attended."""
-        shape, rows = self.shape, padded(live)
-        heads = shape.q_heads + 2 * shape.kv_heads
-        start = rows * shape.hidden + row * heads * shape.head_dim
-        known = self._memory["buffer"].view(self.dtype)[start : start + shape.q_heads * shape.head_dim]
-        return known.view(shape.q_heads, shape.head_dim)
+    def around(self, layer: int, hidden: Tensor, attend: Callable[..., Tensor]) -> Tensor:
+        """[rows, hidden] through one layer, all but its attention taken.
+
+        attend: q, k, v [1, heads, rows, head_dim], unrotated, scaling=..., softcap=... -> [1, rows, q_heads, head_dim].
+        """
+        rows, (scale, softcap) = FewRows(self, hidden), self._logit_facts(layer)
+        rows.take(layer, 1, t.BEFORE)
+        q, k, v = (each.transpose(0, 1)[None] for each in rows.projections)
+        rows.attended.copy_(attend(q, k, v, scaling=scale, softcap=softcap or None)[0])
+        rows.take(layer, 1, t.AFTER)
+        return rows.hidden
+
+    def takes(self, layer: int, rows: int) -> bool:
+        """Whether a layer can be taken with so many rows."""
+        return rows <= self.rows and self._until[layer] > layer
 
     def match(self, layer: int, query: Tensor, keys: Tensor) -> Tensor:
         """Logits [q_heads, units] float32 as a layer's softmax sees them. query: [q_heads, head_dim]; keys: [kv_heads,
         units, head_dim]."""
-        scale, softcap = self.layers[layer, [t.SCALE, t.SOFTCAP]].astype(np.int32).view(np.float32).tolist()
+        scale, softcap = self._logit_facts(layer)
         logits = dots(query, keys).mul_(scale)
         return softcap * (logits / softcap).tanh() if softcap else logits
+
+    def _logit_facts(self, layer: int) -> tuple[float, float]:
+        """By what the logits of a layer are multiplied, and their soft cap; 0: none."""
+        scale, softcap = self.layers[layer, [t.SCALE, t.SOFTCAP]].astype(np.int32).view(np.float32).tolist()
+        return scale, softcap
 
     def memory(self, name: str, nbytes: int) -> int:
         """The address of memory that is kept from call to call."""

@@ -7,6 +7,7 @@ and let others go on that an earlier step set aside there.
 
 from collections.abc import Generator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ class Step:
                 done = []
                 for block in self.blocks:
                     block.layer = layer
-                    done.append(self.decoder.layer(layer, hidden[None, block.rows], block)[0])
+                    done.append(self._through(block, hidden[block.rows]))
                     yield len(done[-1])
                 hidden = done[0] if len(done) == 1 else torch.cat(done)
                 taken += 1
@@ -84,6 +85,13 @@ class Step:
             layer = taken
         self._tell(self.decoder.shape.layers, hidden)
         return [hidden[segment.start : segment.stop] for segment in self.segments]
+
+    def _through(self, block: Block, hidden: Tensor) -> Tensor:
+        """A block's rows [rows, hidden] through its layer; of decode rows the attention alone, where that can be."""
+        layer, program = block.layer, self.decoder.program
+        if program.takes(layer, len(hidden)) and all(part.decode for part in block.parts):
+            return program.around(layer, hidden, partial(block.attend, self.decoder.layers[layer].self_attn))
+        return self.decoder.layer(layer, hidden[None], block)[0]
 
     def _tell(self, layer: int, hidden: Tensor) -> None:
         for segment in self.segments:

@@ -117,7 +117,7 @@ def gated(frame: int, layer: int, x: int, thread: int, gate: int, up: int, half:
 
 @njit(cache=True, error_model="numpy")
 def place_rows(frame: int, layer: int, index: int, qkv: int, limited: int, half: bool) -> None:
-    """Norm and rotate the queries and keys of the rows, in place, and put their units where they belong.
+    """Rotate the queries and keys of the rows, in place, and put their units where they belong.
 
     qkv: [rows, q_heads + 2 * kv_heads, head_dim]; limited: [rows, q_heads, head_dim], queries rotated another way.
     """
@@ -127,7 +127,6 @@ def place_rows(frame: int, layer: int, index: int, qkv: int, limited: int, half:
     for r in range(live):
         row, other = qkv + r * (q_heads + 2 * kv_heads) * wide, limited + r * q_heads * wide
         place = read_i64(frame + 8 * t.PLACES) + 8 * t.PLACE * (index * live + r)
-        normalise_heads(layer, row, q_heads, kv_heads, head_dim, half)
         rotate_heads(layer, place, row, other, q_heads, kv_heads, head_dim, read_i64(frame + 8 * t.SCRATCH), half)
         stride = read_i64(place + 8 * t.STRIDE)
         for head in range(kv_heads):
@@ -137,20 +136,21 @@ def place_rows(frame: int, layer: int, index: int, qkv: int, limited: int, half:
 
 
 @njit(cache=True, error_model="numpy")
-def normalise_heads(layer: int, row: int, q_heads: int, kv_heads: int, head_dim: int, half: bool) -> None:
-    """Norm the queries and the keys of a row, each head by itself or all together, where the layer has such norms."""
+def normalise_heads(frame: int, layer: int, qkv: int, half: bool) -> None:
+    """Norm queries and keys of the rows, each head by itself or all together, where the layer has such norms."""
     query_norm, key_norm = read_i64(layer + 8 * t.QUERY_NORM), read_i64(layer + 8 * t.KEY_NORM)
+    q_heads, kv_heads = read_i64(frame + 8 * t.Q_HEADS), read_i64(frame + 8 * t.KV_HEADS)
+    head_dim, together = read_i64(frame + 8 * t.HEAD_DIM), read_i64(layer + 8 * t.ALL_HEADS) != 0
     wide = head_dim * (2 if half else 4)
-    if query_norm == 0:
-        return
-    if read_i64(layer + 8 * t.ALL_HEADS) != 0:
-        keys = row + q_heads * wide
-        normalise(row, query_norm, q_heads * head_dim, layer, row, half)
-        normalise(keys, key_norm, kv_heads * head_dim, layer, keys, half)
-        return
-    for head in range(q_heads + kv_heads):
-        mine = row + head * wide
-        normalise(mine, query_norm if head < q_heads else key_norm, head_dim, layer, mine, half)
+    for r in range(read_i64(frame + 8 * t.LIVE) if query_norm != 0 else 0):
+        row = qkv + r * (q_heads + 2 * kv_heads) * wide
+        if together:
+            normalise(row, query_norm, q_heads * head_dim, layer, row, half)
+            normalise(row + q_heads * wide, key_norm, kv_heads * head_dim, layer, row + q_heads * wide, half)
+            continue
+        for head in range(q_heads + kv_heads):
+            mine = row + head * wide
+            normalise(mine, query_norm if head < q_heads else key_norm, head_dim, layer, mine, half)
 
 
 @njit(cache=True, error_model="numpy")
@@ -222,6 +222,8 @@ def before_attention(frame: int, layer: int, first: int, size: int, half: bool) 
     for thread in range(first, threads, size):
         products(frame, entered(frame, layer, t.BEFORE_ATTENTION, normed), layer + 8 * t.QUERY, 3, thread, qkv, half)
     meet(team, size)
+    if first == 0:
+        normalise_heads(frame, layer, qkv, half)
 
 
 @njit(cache=True, error_model="numpy")

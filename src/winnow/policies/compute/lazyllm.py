@@ -31,8 +31,8 @@ class LazyLLM(ComputePolicy):
     revive: what a revived token sees besides the tokens computed with it, of those that the step still sees: "relaxed",
         all computed in earlier steps, also at later positions, as in the paper; "causal", those at earlier positions;
         "never", nothing is revived: the choice of prefill stays, and nothing stays parked after it (a control).
-    keep_decode: keep in decode steps, of what the step sees; None: as in prefill, as in the paper. At 1.0 a step reads all
-        that has been computed, and nothing has to be gathered.
+    keep_decode: keep in decode steps, of what the step sees; None: as in prefill, as in the paper. At 1.0 a step reads
+        all that has been computed, and nothing has to be gathered.
     prune_generated: rank generated tokens too; otherwise they always go on.
     always_keep: positions that go on before any other, such as [0]; they count in keep.
     max_revive: at most so many tokens revived per decode step, the most attended; None: all that are chosen, as in the
