@@ -89,7 +89,7 @@ def taken(monkeypatch):
 
 
 OLDEST = FAMILIES[:4]
-EVERYWHERE = [*[*PLANS][:3], SLOWFAST]
+EVERYWHERE = [*[*PLANS][1:3], SLOWFAST]  # beside full attention, of which the next test is
 CASES = [(plan, family) for plan in PLANS for family in (FAMILIES if plan in EVERYWHERE else OLDEST)]
 CASES = [case for case in CASES if "tidal" not in case[0] or case[1] in ("llama-9-3", "qwen3")]  # needs a wide layer
 
@@ -130,13 +130,13 @@ def test_in_bfloat16_it_is_rounded_where_modules_round(family, packed, text, one
     """To the bit, where a row reads one run, but where a sum in another order has fallen on the other side."""
     llm = llm_of(family, torch.bfloat16, packed)
     assert llm.decoder.program.rows > 0
-    same = 0
-    for first in range(PROMPT, len(text)):
+    same, firsts = 0, range(PROMPT, len(text), 2)
+    for first in firsts:
         call = partial(llm.logits, text[: first + 1], decode_from=first)
         got, expected = call(), driven(llm, call)
         same += torch.equal(got, expected)
         assert (got - expected).abs().max() < 2e-2 * expected.abs().max()
-    assert same > 0.7 * (len(text) - PROMPT)
+    assert same > 0.7 * len(firsts)
 
 
 @pytest.mark.threads
