@@ -54,8 +54,10 @@ class LazyReference:
             if share is not None:
                 kept = self._keep(seen, scores, share, current)
                 waiting = sorted((p for p in kept if p in self.aux[layer]), key=lambda p: (-scores[p], p))
-                kept -= set(waiting[left:] if left < len(waiting) else ())
-                left -= min(left, len(waiting)) if decode else 0
+                if left < math.inf:
+                    most = left // 2 ** sum(1 for above in self.at if above > layer)
+                    kept -= set(waiting[most:])
+                    left -= min(most, len(waiting))
                 for position in set(seen) - kept:
                     if position in inputs:
                         self.aux[layer][position] = inputs[position]

@@ -29,7 +29,7 @@ PLANS = [
     "full",
     "streaming(sink=2, recent=9)",
     "lazyllm(layers=[1, 3], keep=[0.5, 0.4])",
-    "lazyllm(layers=[2], keep=0.3, prune_generated=True, revive='causal')",
+    "lazyllm(layers=[2], keep=0.3, prune_generated=True, keep_decode=None, revive='causal')",
     "lazyllm(layers=[1], keep=0.4, revive='never')",
     "random_heads(budget=9, chunk=6, stabilizers=3, local=4, width=8, decode_chunk=3)",
     "slowfast(trigger='periodic', interval=4, sink=1, budget=3, recent=2, bootstrap=2, selector='attention')",
@@ -114,7 +114,7 @@ def test_states_by_hand(llm, ids):
 
 
 def test_lazyllm_sets_aside_and_revives(llm, ids):
-    trace = record(llm, ids, plan="lazyllm(layers=[1], keep=0.3, keep_decode=1.0)", max_tokens=2, ignore_eos=True)
+    trace = record(llm, ids, plan="lazyllm(layers=[1], keep=0.3, max_revive=None)", max_tokens=2, ignore_eos=True)
     prefill, decode = trace.steps
     kept = -(-3 * (PROMPT - 1) // 10) + 1
     assert [count(at.computed) for at in prefill.layers] == [PROMPT, kept, kept, kept]

@@ -38,7 +38,11 @@ MORE = {
         {"selector": "alpha_fair", "prior": False},
         {"trigger": "none", "selector": "alpha_fair"},
     ],
-    "lazyllm": [{"keep": 1.0, "keep_decode": 0.5}, {"keep_decode": 1.0}, {"prune_generated": True, "max_revive": 1}],
+    "lazyllm": [
+        {"keep": 1.0, "keep_decode": 0.5},
+        {"keep_decode": None, "max_revive": None},
+        {"prune_generated": True, "keep_decode": None, "max_revive": 1},
+    ],
     "locret": [{"chunk": None, "decode_chunk": 4}],
     "sirllm": [{"chunk": None, "decode_chunk": 4}],
     "snapkv": [{"kernel": 1}],
@@ -227,7 +231,7 @@ def test_what_would_be_ignored_is_refused_with_what_it_needs(text, message):
         ("lazyllm(always_keep=[0, 20])", 20, "at 20"),
         ("lazyllm(always_keep=[19], revive='never')", 20, "below 19"),
         ("lazyllm(always_keep=[0, 19])", 20, None),
-        ("lazyllm(always_keep=[25], prune_generated=True)", 20, None),
+        ("lazyllm(always_keep=[25], prune_generated=True, keep_decode=None)", 20, None),
     ],
 )
 def test_positions_beyond_the_prompt_are_refused_when_it_is_known(plan, prompt, message, llm, monkeypatch):
