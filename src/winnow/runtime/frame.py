@@ -14,7 +14,7 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache, Reserved
 from winnow.cache.view import View
-from winnow.kernels.launch import match_torch_threads
+from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.layers import tables as t
 from winnow.policies.read.base import Row
 from winnow.runtime.segment import Segment
@@ -112,7 +112,7 @@ class Frame:
         shares = np.stack([cut.bounds for cut in self._cuts]) + offsets
         heads = np.stack([cut.heads for cut in self._cuts]) + offsets
         group = -(-shape.q_heads // shape.kv_heads // TILE) * TILE
-        work, size, threads = 4 * work_floats(group, shape.head_dim), hidden.itemsize, torch.get_num_threads()
+        work, size, threads = 4 * work_floats(group, shape.head_dim), hidden.itemsize, parts_of_work()
         most = max(len(each) for each in self._runs)
         room = room_bytes(rows, max(shape.hidden, program.mlp, shape.q_heads * shape.head_dim))
         values = t.activations(rows, shape.hidden, program.mlp, shape.q_heads, shape.kv_heads, shape.head_dim)
@@ -174,7 +174,7 @@ class Frame:
         """Cut the runs of a layer, as they are cut wherever they are as long, and say where the pieces lie."""
         flat = [run for runs in found for run in runs]
         key = tuple(tuple((run.units, run.limit is not None) for run in runs) for runs in found)
-        cut = cut_of(key, self._program.shape.kv_heads, torch.get_num_threads())
+        cut = cut_of(key, self._program.shape.kv_heads, parts_of_work())
         keys, values, stride, size = np.array([run[:4] for run in flat], dtype=np.int64).T
         at = cut.head * stride[cut.run] + cut.start * size[cut.run]
         pieces = cut.told.copy()
