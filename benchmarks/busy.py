@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.decode import TOKEN, filled, random_units
-from winnow import LLM, Plan
+from winnow import LLM, SamplingParams
 from winnow.evaluation.evaluate import Progress, silent
 from winnow.runtime.threads import Threads
 
@@ -54,19 +53,20 @@ class BusyRow:
 def measure_busy(
     llm: LLM, length: int, *, new: int, repeats: int, processes: int, progress: Progress = silent
 ) -> Iterator[list[Turn]]:
-    """Per turn, every arm alone and beside busy processes, `new` tokens each after `length` random units.
+    """Per turn, every arm alone and beside busy processes, `new` tokens each after a prompt of `length` random tokens.
 
     Each begins anew: what the watched arm knows of other processes it finds in the same steps. progress: called with 1
     after every arm.
     """
-    units = random_units(llm, length)
+    source = torch.Generator().manual_seed(0)
+    ids = torch.randint(llm.decoder.shape.vocab, (length,), generator=source).tolist()
     for arm in ARMS:
-        _turn(llm, arm, units, WARMUP, 0)
+        _turn(llm, arm, ids, WARMUP, 0)
     for turn in range(repeats):
         taken = []
         for busy in (False, True):
             for arm in (*ARMS[turn % 3 :], *ARMS[: turn % 3]):
-                taken.append(_turn(llm, arm, units, new, processes if busy else 0))
+                taken.append(_turn(llm, arm, ids, new, processes if busy else 0))
                 progress(1)
         yield taken
 
@@ -116,12 +116,17 @@ def _on(llm: LLM, arm: str) -> Iterator[Threads]:
         llm.decoder.threads = Threads()
 
 
-def _turn(llm: LLM, arm: str, units: torch.Tensor, new: int, processes: int) -> Turn:
+def _turn(llm: LLM, arm: str, ids: list[int], new: int, processes: int) -> Turn:
+    """One request from its first token on."""
     seconds, fewer = [], 0
-    with filled(llm, Plan(), units, new) as session, spinning(processes), _on(llm, arm) as watch:
-        for _ in range(new):
-            fewer += arm == ONE or 0 < watch.used < torch.get_num_threads()
-            start = time.perf_counter()
-            session.feed([TOKEN])
-            seconds.append(time.perf_counter() - start)
+    with llm.engine() as engine, _on(llm, arm) as watch:
+        engine.add(ids, SamplingParams(max_tokens=new + 1, ignore_eos=True), plan="full")
+        while not engine.step():
+            pass
+        with spinning(processes):
+            for _ in range(new):
+                fewer += arm == ONE or 0 < watch.used < torch.get_num_threads()
+                start = time.perf_counter()
+                engine.step()
+                seconds.append(time.perf_counter() - start)
     return Turn(arm, processes > 0, tuple(seconds), fewer)

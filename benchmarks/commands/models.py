@@ -127,11 +127,11 @@ class File(PlansOptions, PeerOptions, HostOptions, OutOptions):
 class Busy(ModelOptions, OutOptions):
     """Time per token with another process at work on the machine and without: kernels on all threads, on one, watched.
 
-    The cached units are random. Whatever else runs on the machine is part of the result.
+    The prompt is random tokens. Whatever else runs on the machine is part of the result.
     """
 
     length: Annotated[int, Parameter(alias="-l", validator=Number(gte=1))] = 64
-    """Tokens cached before."""
+    """Prompt tokens."""
     new: AtLeast1 = 256
     """Tokens decoded in each turn."""
     processes: AtLeast1 = 1

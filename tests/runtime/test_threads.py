@@ -1,6 +1,8 @@
 """How many threads decode steps take beside other work, on a clock that the test keeps."""
 
 import itertools
+import threading
+from contextlib import nullcontext
 
 import numba
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 from models import small_model
 from winnow import LLM, SamplingParams
-from winnow.kernels.launch import at_most, match_torch_threads
+from winnow.kernels.launch import at_most, match_torch_threads, numba_missing, openmp, parts_of_work
 from winnow.models.packed import quantize_model
 from winnow.runtime.threads import SPENT, STEPS, Threads
 
@@ -37,10 +39,24 @@ class Machine:
         return taken
 
 
+pytestmark = pytest.mark.skipif(numba_missing() is not None or openmp() is None, reason="threads are not watched")
+
+
+@pytest.fixture
+def two():
+    """Two threads, which need no cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
-def two(monkeypatch):
-    """Threads of torch's that no core has to be there for."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+def told(monkeypatch, request):
+    """Where the clock is the test's, torch only says that it has two threads."""
+    if "two" not in request.fixturenames:
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+        monkeypatch.setattr("winnow.runtime.threads.at_most", lambda threads: nullcontext())
 
 
 def test_a_quiet_machine_is_left_alone():
@@ -114,25 +130,41 @@ def test_threads_take_whole_pieces_of_the_work(monkeypatch, got, fewer):
     assert machine.run(20)[-1] == fewer
 
 
-def test_kernels_have_their_threads_back_whatever_is_raised():
-    match_torch_threads()
-    before = numba.get_num_threads()
-    seen = []
+@pytest.mark.threads
+def test_threads_are_back_whatever_is_raised(two):
+    def counts():
+        match_torch_threads()
+        return torch.get_num_threads(), numba.get_num_threads(), parts_of_work()
+
+    seen, elsewhere = [], []
+    new = threading.Thread(target=lambda: elsewhere.append(torch.get_num_threads()))
 
     def interrupted():
         with at_most(1):
-            seen.append(numba.get_num_threads())
+            seen.append(counts())
+            new.start()
+            new.join()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert seen == [1]
-    assert numba.get_num_threads() == before
-    machine = Machine()
-    with pytest.raises(ValueError, match="a step"), machine.threads.decoding(1):
-        raise ValueError("a step")
-    assert numba.get_num_threads() == before
-    assert machine.run(10) == [2] * 10  # it was not counted
+    assert seen == [(1, 1, 2)]
+    assert elsewhere == [2]  # a thread that begins to use torch meanwhile
+    assert counts() == (2, 2, 2)
+
+
+def test_a_step_that_raises_is_not_counted():
+    machine = Machine(BESIDE)
+
+    def failing():
+        with machine.threads.decoding(1):
+            machine.now += 5
+            raise ValueError("a step")
+
+    for _ in range(10):
+        with pytest.raises(ValueError, match="a step"):
+            failing()
+    assert machine.run(STEPS) == [2] * STEPS
 
 
 class Noted(Threads):
@@ -162,17 +194,11 @@ def test_decode_steps_of_engines_and_sessions_are_watched():
 
 @pytest.mark.threads
 @pytest.mark.parametrize("packed", [False, True])
-def test_results_do_not_depend_on_it(monkeypatch, packed, text):
-    monkeypatch.undo()
+def test_results_do_not_depend_on_it(packed, text, two):
     model = small_model("qwen3", dtype=torch.bfloat16)
     if packed:
         quantize_model(model)
     llm = LLM(model, prefill_chunk=8)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        expected = llm.logits(text, decode_from=20)
-        with at_most(1):
-            assert torch.equal(llm.logits(text, decode_from=20), expected)
-    finally:
-        torch.set_num_threads(threads)
+    expected = llm.logits(text, decode_from=20)
+    with at_most(1):
+        assert torch.equal(llm.logits(text, decode_from=20), expected)

@@ -1,5 +1,6 @@
 """Whether Numba can be used, when its kernels are compiled, how many threads they take, and in which process."""
 
+import ctypes
 import functools
 import importlib
 import logging
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -74,19 +76,41 @@ def running_threads() -> int:
     return int(numba.get_num_threads())
 
 
+def parts_of_work() -> int:
+    """Into how many parts kernels cut their work: torch's threads, whatever `at_most` says."""
+    return getattr(_matched, "parts", None) or torch.get_num_threads()
+
+
+@functools.cache
+def openmp() -> Any:
+    """OpenMP's functions as torch calls them, or None where they are not to be had, or torch has other threads.
+
+    Their count is the calling thread's alone; that of `torch.set_num_threads` is also for threads that use torch later.
+    """
+    try:
+        library = ctypes.CDLL(torch._C.__file__)
+        change = library.omp_set_num_threads
+    except (OSError, AttributeError):
+        return None
+    threads = torch.get_num_threads()
+    change(threads + 1)
+    follows = torch.get_num_threads() == threads + 1
+    change(threads)
+    return library if follows else None
+
+
 @contextmanager
 def at_most(threads: int) -> Iterator[None]:
-    """Within, the calling thread's Numba kernels run on so many threads; torch's own, and how work is cut, stay."""
-    import numba
-
-    match_torch_threads()
-    matched = numba.get_num_threads()
-    numba.set_num_threads(min(threads, matched))
+    """Within, what the calling thread has torch and kernels do takes so many threads; work is cut as it was before."""
+    match_torch_threads()  # which may start Numba
+    before = torch.get_num_threads()
+    _matched.parts = parts_of_work()
+    openmp().omp_set_num_threads(min(threads, before))
     try:
         yield
     finally:
-        numba.set_num_threads(matched)
-        _matched.threads = None  # it may have changed within
+        openmp().omp_set_num_threads(before)
+        _matched.parts = None
 
 
 def check_process() -> None:

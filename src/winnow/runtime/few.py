@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.kernels.launch import running_threads
+from winnow.kernels.launch import parts_of_work, running_threads
 from winnow.kernels.layers import tables as t
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class FewRows:
         from winnow.kernels.layers.cpu import layers_kernel, room_bytes
         from winnow.kernels.team import TEAM
 
-        program, shape, threads = self._program, self._program.shape, torch.get_num_threads()
+        program, shape, threads = self._program, self._program.shape, parts_of_work()
         group = -(-shape.q_heads // shape.kv_heads // TILE) * TILE
         work = 4 * work_floats(group, shape.head_dim)
         room = room_bytes(self._rows, max(shape.hidden, shape.mlp, shape.q_heads * shape.head_dim))

@@ -16,6 +16,7 @@ from torch import Tensor
 from winnow.cache.layer import LayerCache, Reserved
 from winnow.cache.pattern import Span
 from winnow.cache.view import View
+from winnow.kernels.launch import parts_of_work
 from winnow.kernels.layers import tables as t
 from winnow.policies.read.base import Row
 from winnow.runtime.few import FewRows, Reads
@@ -186,7 +187,7 @@ class Frame:
         """Cut the runs of a group of layers, and say where the pieces lie in each."""
         flat = [run for runs in found for run in runs]
         key = tuple(tuple((run.units, run.limit is not None) for run in runs) for runs in found)
-        cut = cut_of(key, self._program.shape.kv_heads, torch.get_num_threads())
+        cut = cut_of(key, self._program.shape.kv_heads, parts_of_work())
         stride, size = np.array([run[2:4] for run in flat], dtype=np.int64).T
         at = cut.head * stride[cut.run] + cut.start * size[cut.run]
         pieces = np.repeat(cut.told[None], len(flat[0].keys), 0)

@@ -18,7 +18,7 @@ from numba import njit, prange, types
 from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, lse_of, update_softmax
-from winnow.kernels.launch import match_torch_threads
+from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.simd import (
     HAS_BF16_DOT,
     dot_tile,
@@ -340,7 +340,7 @@ def attend_decode(
     lse = torch.empty(rows, q_heads) if return_lse else None
     masked = window is not None or past is None or (past < units and rows > 1)
     match_torch_threads()
-    runs = max(1, min(balanced_runs(kv_heads, torch.get_num_threads()), units // (4 * PIECE)))
+    runs = max(1, min(balanced_runs(kv_heads, parts_of_work()), units // (4 * PIECE)))
     task_floats = work_floats(-(-rows * q_heads // kv_heads // 4) * 4, head_dim)
     work = torch.empty(kv_heads * runs * task_floats)
     decode_kernel(

@@ -13,7 +13,7 @@ from numba import njit, prange, types
 from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, lse_of, update_softmax
-from winnow.kernels.launch import match_torch_threads
+from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.simd import (
     PANEL,
     TILE_ROWS,
@@ -283,7 +283,7 @@ def attend_prefill(
     out = torch.empty_like(q)
     lse = torch.empty(rows, q_heads) if return_lse else None
     match_torch_threads()
-    parts = torch.get_num_threads()
+    parts = parts_of_work()
     task_rows = min(max(1, VECTORS // group), -(-rows * kv_heads // parts))
     most = -(-task_rows * group // TILE_ROWS) * TILE_ROWS
     work = torch.empty(parts, work_bytes(most, head_dim) // 4)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from winnow.kernels.attend.cpu_decode import PIECE, padded, take_dots
 from winnow.kernels.attend.softmax import copy
-from winnow.kernels.launch import match_torch_threads
+from winnow.kernels.launch import match_torch_threads, parts_of_work
 
 INTEGERS = (types.int64,) * 11
 
@@ -43,7 +43,7 @@ def dots_cpu(q: Tensor, k: Tensor) -> Tensor:
     pieces = -(-units // PIECE)
     out = torch.empty(q.shape[0], pieces * PIECE)
     match_torch_threads()
-    runs = max(1, min(-(-torch.get_num_threads() // kv_heads), pieces // 4))
+    runs = max(1, min(-(-parts_of_work() // kv_heads), pieces // 4))
     vectors = -(-group // 4) * 4
     work_floats = vectors * (head_dim + PIECE)
     work = torch.empty(kv_heads * runs * work_floats)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from winnow.kernels.launch import match_torch_threads, numba_missing
+from winnow.kernels.launch import match_torch_threads, numba_missing, parts_of_work
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def _run(x: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     sums = torch.empty(padded, outs) if half and rows > 1 else y
     linear_kernel(
         x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), sums.data_ptr(),
-        padded, outs, ins * x.itemsize, torch.get_num_threads(), half,
+        padded, outs, ins * x.itemsize, parts_of_work(), half,
     )  # fmt: skip
     return y if padded == rows else y[:rows].view(shape)
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from winnow.kernels.launch import match_torch_threads, numba_missing
+from winnow.kernels.launch import match_torch_threads, numba_missing, parts_of_work
 from winnow.kernels.packed.weight import KINDS, PackedWeight, pack, quantize
 
 __all__ = ["KINDS", "PackedWeight", "expand", "few_of", "few_rows", "linear", "pack", "quantize", "rows_of", "why_slow"]
@@ -111,7 +111,7 @@ def _seconds(x: Tensor, weight: PackedWeight, few: int) -> float:
 def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, rows: int) -> Tensor:
     kernel, scratch_bytes, dots = _kernels()
     data, row_bytes, outs, columns, group = weight.facts
-    halves, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
+    halves, threads = x.dtype == torch.bfloat16, parts_of_work()
     padded = 1 if rows == 1 else -(-rows // WIDE) * WIDE
     shape = (*x.shape[:-1], outs)
     x = x.contiguous() if padded == rows else F.pad(x.reshape(rows, columns), (0, 0, 0, padded - rows))
@@ -136,7 +136,7 @@ def _kernels() -> tuple[Any, Any, bool]:
 def _expand(weight: PackedWeight, out: Tensor, ids: int) -> Tensor:
     from winnow.kernels.packed.cpu import expand_kernel
 
-    threads = torch.get_num_threads()
+    threads = parts_of_work()
     scratch = _memory(torch.uint8, 128 * threads)
     match_torch_threads()
     expand_kernel(

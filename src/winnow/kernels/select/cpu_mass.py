@@ -5,7 +5,7 @@ from numba import njit, prange, types
 from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
-from winnow.kernels.launch import match_torch_threads
+from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.select.cpu_mean import BLOCK, parallel
 from winnow.kernels.select.lanes import load_part, store_part
 from winnow.kernels.simd import add, exp, load_f32, mul, splat, store_f32
@@ -61,7 +61,7 @@ def mass_back(log_weights: Tensor, count: int, scale: float) -> Tensor:
     width = min(count, candidates)
     block = max(BLOCK, width)
     match_torch_threads()
-    parts = torch.get_num_threads()
+    parts = parts_of_work()
     out, work = torch.empty(heads, candidates), torch.zeros(parts, block + 4 * width + 64)
     mass_kernel(
         log_weights.data_ptr(), 4 * log_weights.stride(0), out.data_ptr(), heads, candidates, width, block,
