@@ -246,13 +246,15 @@ def test_schemas(app):
     assert (refused.status, "json_schema" in refused.json["error"]["message"]) == (400, True)
 
 
-def test_without_max_tokens_the_default_or_what_the_window_leaves(new, llm):
+def test_without_max_tokens_the_default_or_what_the_window_leaves(new, llm, monkeypatch):
     _, app = new(default_max_tokens=7)
     body = {**SHORT, "max_tokens": None}
     assert ask(app, COMPLETIONS, body).json["usage"]["completion_tokens"] == 7
-    positions = llm.decoder.shape.max_positions
-    nearly = {**body, "prompt": [40] * (positions - 2), "plan": "streaming(sink=2, recent=9)"}
-    assert ask(app, COMPLETIONS, nearly).json["usage"]["completion_tokens"] == 3
+    monkeypatch.setattr(llm.decoder, "shape", replace(llm.decoder.shape, max_positions=20))
+    several = ask(app, COMPLETIONS, {**body, "prompt": [[40] * 18, [40] * 20, [40] * 3]})
+    assert several.json["usage"]["completion_tokens"] == 3 + 1 + 7
+    beyond = {**body, "prompt": [40] * 20, "plan": "streaming(sink=2, recent=9)"}  # reuses positions
+    assert ask(app, COMPLETIONS, beyond).json["usage"]["completion_tokens"] == 7
 
 
 def test_tokens(app, llm):

@@ -46,7 +46,7 @@ def samples(app):
 def test_requests_side_by_side_do_not_mix(app, llm):
     prompts = [f"prompt {number} " * (1 + number % 4) for number in range(12)]
     params = SamplingParams(max_tokens=6, ignore_eos=True)
-    plans = ["full", "streaming(sink=2, recent=9)", "snapkv(budget=12)"]
+    plans = ["full", "streaming(sink=2, recent=9)", "snapkv(budget=12, window=4)"]
     expected = [llm.generate(prompt, params, plan=plans[i % 3])[0].text for i, prompt in enumerate(prompts)]
 
     async def all_of_them():
@@ -239,7 +239,7 @@ def test_told_to_end_it_finishes_what_is_under_way_or_says_that_it_does_not(new,
 
     async def drain():
         running = asyncio.create_task(server.serve(sockets=[place]))
-        body = {**LONG, "max_tokens": 400 if drain_s > 1 else 20_000}
+        body = {**LONG, "max_tokens": 200 if drain_s > 1 else 20_000}
         tasks = [post(app, body), post(app, {**body, "stream": True})]
         await until(lambda: service.engine.running == 2)
         server.handle_exit(signal.SIGTERM, None)
@@ -252,7 +252,7 @@ def test_told_to_end_it_finishes_what_is_under_way_or_says_that_it_does_not(new,
     whole, streamed = asyncio.run(drain())
     assert server.code == 0
     if drain_s > 1:
-        assert (whole.status, whole.json["usage"]["completion_tokens"], streamed.done) == (200, 400, True)
+        assert (whole.status, whole.json["usage"]["completion_tokens"], streamed.done) == (200, 200, True)
     else:
         assert (whole.status, streamed.status, streamed.done) == (503, 200, False)
         assert streamed.events[-1]["error"]["code"] == whole.json["error"]["code"] == "shutting_down"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -56,13 +57,13 @@ def error(reply, status=400):
         (COMPLETIONS, {**PROMPT, "stop": ""}, "stop", "not empty"),
         (COMPLETIONS, {**PROMPT, "stop": 5}, "stop", "valid string"),
         (COMPLETIONS, {**PROMPT, "stream_options": {}}, "stream_options", "stream"),
-        (COMPLETIONS, {**PROMPT, "suffix": "x"}, None, "suffix is not supported"),
-        (COMPLETIONS, {**PROMPT, "best_of": 3}, None, "best_of is not supported"),
-        (COMPLETIONS, {**PROMPT, "user": "me"}, None, "user is not supported"),
-        (COMPLETIONS, {**PROMPT, "temprature": 1}, None, "'temprature' is no field here: did you mean temperature?"),
-        (COMPLETIONS, {**PROMPT, "messages": []}, None, "'messages' is no field here"),
+        (COMPLETIONS, {**PROMPT, "suffix": "x"}, "suffix", "suffix: not supported by this server"),
+        (COMPLETIONS, {**PROMPT, "best_of": 3}, "best_of", "best_of: not supported by this server"),
+        (COMPLETIONS, {**PROMPT, "user": "me"}, "user", "user: not supported by this server"),
+        (COMPLETIONS, {**PROMPT, "temprature": 1}, "temprature", "did you mean temperature?"),
+        (COMPLETIONS, {**PROMPT, "messages": []}, "messages", "there is no such field"),
         (COMPLETIONS, {**PROMPT, "plan": "nosuch"}, "plan", "unknown policy 'nosuch'"),
-        (COMPLETIONS, {**PROMPT, "plan": "lazyllm", "echo": True, "logprobs": 1}, "prompt_logprobs", "leaves some out"),
+        (COMPLETIONS, {**PROMPT, "plan": "lazyllm", "echo": True, "logprobs": 1}, "echo", "leaves some out"),
         (COMPLETIONS, {**PROMPT, "plan": "locret(heads='/etc')"}, "plan", "clients may not"),
         (COMPLETIONS, {**PROMPT, "plan": "prompt_compression(scorer='gpt2')"}, "plan", "clients may not"),
         (COMPLETIONS, {**PROMPT, "response_format": {"type": "xml"}}, "response_format", "does not match"),
@@ -70,21 +71,21 @@ def error(reply, status=400):
         (CHAT, {**TALK, "messages": []}, "messages", "at least 1"),
         (CHAT, {**TALK, "messages": ["hi"]}, "messages.0", "valid dictionary"),
         (CHAT, {**TALK, "messages": [{"role": "user"}]}, "messages.0.content", "required"),
-        (CHAT, {**TALK, "messages": [{"role": "user", "content": "a", "name": "b"}]}, "messages.0",
-         "'name' is no field"),
-        (CHAT, {**TALK, "messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, "messages.0",
-         "tool_calls is not supported"),
+        (CHAT, {**TALK, "messages": [{"role": "user", "content": "a", "name": "b"}]}, "messages.0.name",
+         "there is no such field"),
+        (CHAT, {**TALK, "messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, "messages.0.tool_calls",
+         "not supported"),
         (CHAT, {**TALK, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
          "messages.0.content", "image_url"),
-        (CHAT, {**TALK, "tools": [{"type": "function"}]}, None, "tools is not supported"),
+        (CHAT, {**TALK, "tools": [{"type": "function"}]}, "tools", "tools: not supported by this server"),
         (CHAT, {**TALK, "top_logprobs": 3}, "top_logprobs", "needs logprobs"),
         (CHAT, {**TALK, "max_completion_tokens": 3}, "max_tokens", "differ"),
         (CHAT, {**TALK, "logprobs": 3}, "logprobs", "boolean"),
-        (CHAT, {**TALK, "echo": True}, None, "'echo' is no field"),
+        (CHAT, {**TALK, "echo": True}, "echo", "there is no such field"),
         (CHAT, [], None, "valid dictionary"),
         ("/tokenize", {}, None, "one of prompt and messages"),
         ("/tokenize", {**TALK, "max_tokens": None, "add_special_tokens": True}, "add_special_tokens", "about a prompt"),
-        ("/detokenize", {"tokens": [999]}, None, "ids are 0 to 258"),
+        ("/detokenize", {"tokens": [999]}, "tokens", "ids are 0 to 258"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_by_name(app, path, body, param, words):
@@ -140,9 +141,7 @@ def test_bodies_that_are_too_large(new):
 def test_prompts_that_are_too_long(app, llm, monkeypatch):
     found = error(ask(app, COMPLETIONS, {**PROMPT, "prompt": [5] * 32768, "max_tokens": 9}))
     assert found["code"] == "context_length_exceeded"
-    monkeypatch.setattr(
-        llm.decoder, "shape", llm.decoder.shape.__class__(**{**vars(llm.decoder.shape), "max_positions": 4})
-    )
+    monkeypatch.setattr(llm.decoder, "shape", replace(llm.decoder.shape, max_positions=4))
     found = error(ask(app, COMPLETIONS, {**PROMPT, "prompt": "a" * 2049}))
     assert (found["code"], found["param"]) == ("context_length_exceeded", "prompt")
     assert "2,049 characters" in found["message"]

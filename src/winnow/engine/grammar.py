@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from winnow.errors import InputError, MissingExtraError
 
-GAP = r"[ \n\t]{0,24}"  # between two parts of a document; without an end a model may go on with spaces for ever
+GAP = r"[ \n\t]{1,24}"  # between two parts of a document; without an end a model may go on with spaces for ever
 
 
 class Grammar:
@@ -74,10 +74,11 @@ class Grammars:
         _llguidance()
         from llguidance.hf import from_tokenizer
 
-        if self._tokenizer is None or not self._tokenizer.is_fast:
+        tokenizer: Any = self._tokenizer
+        if tokenizer is None or not tokenizer.is_fast:
             raise InputError("json_schema needs a fast tokenizer, and the model has none")
         try:
-            return from_tokenizer(self._tokenizer, n_vocab=max(self._vocab, len(self._tokenizer)))
+            return from_tokenizer(tokenizer, n_vocab=max(self._vocab, len(tokenizer)))
         except ValueError as error:
             raise InputError(f"json_schema: llguidance cannot use the model's tokenizer: {error}") from error
 

@@ -33,6 +33,7 @@ class Sample(Job):
     logprobs: list[Likeliest] = field(default_factory=list)
     prompt_logprobs: list[Likeliest | None] | None = None
     finish_reason: FinishReason | None = None
+    reported: bool = False  # how it has ended
 
     @classmethod
     def of(
@@ -78,8 +79,8 @@ class Sample(Job):
         self.end("error", error)
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:
-        """Stop where it is; of one that has ended: nothing."""
-        if self.finish_reason is not None:
+        """Stop where it is; of one that has ended: nothing. What goes wrong while one ends becomes how it ends."""
+        if self.reported:
             return
         self.token, self.finish_reason, self.error = None, reason, error
         self._end([], "")
@@ -106,6 +107,7 @@ class Sample(Job):
             if self.text.stopped and self.finish_reason == "length":
                 self.finish_reason = "stop"
         self._tell(new, piece, self.completion())
+        self.reported = True
 
     def _tell(self, new: list[int], piece: str, completion: Completion | None = None) -> None:
         logprobs = None if self.request.params.logprobs is None else self.logprobs[len(self.logprobs) - len(new) :]

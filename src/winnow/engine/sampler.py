@@ -1,6 +1,7 @@
 """How the next token is chosen: what may come, biases and penalties, and transformers' own logits processors."""
 
 from collections import Counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +79,7 @@ class Sampler:
             counts = scores.new_tensor(list(self._new.values()))
             scores[list(self._new)] -= params.presence_penalty + params.frequency_penalty * counts
         if self._warpers:
-            unused = torch.empty(1, 0, dtype=torch.int64, device=scores.device)
+            unused: Any = torch.empty(1, 0, dtype=torch.int64, device=scores.device)
             scores = self._warpers(unused, scores[None])[0]
         return scores
 

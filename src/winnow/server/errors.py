@@ -49,10 +49,12 @@ def clean(message: str) -> str:
     return line.encode("utf-8", "backslashreplace").decode()
 
 
-def refused(error: WinnowError, fields: Sequence[str], *, code: str | None = None) -> ApiError:
+def refused(
+    error: WinnowError, fields: Sequence[str] = (), *, param: str | None = None, code: str | None = None
+) -> ApiError:
     """What a client asked for that cannot be. fields: of its request; the one that the message begins with is named."""
-    named = _NAMED.match(str(error))
-    param = named[1] if named is not None and named[1] in fields else None
+    if (named := _NAMED.match(str(error))) is not None and named[1] in fields:
+        param = named[1]
     if isinstance(error, PlanError) and param is None:
         param = "plan"
     if code is None and isinstance(error, CapacityError):
@@ -87,20 +89,22 @@ def out_of_memory(error: BaseException) -> bool:
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """What pydantic found wrong with a body: the first field, and all that is said of it."""
-    where = _place(errors[0]["loc"])
-    said = dict.fromkeys(_said(each) for each in errors if _place(each["loc"]) == where)
+    where = _place(errors[0])
+    said = dict.fromkeys(_said(each) for each in errors if _place(each) == where)
     text = " or ".join(list(said)[:3])
     return ApiError(400, f"{where}: {text}" if where else text, param=where or None, code="invalid_value")
 
 
-def _place(location: Sequence[Any]) -> str:
+def _place(error: Mapping[str, Any]) -> str:
     """ "messages.0.content" of where an error is; kinds that a union has tried are left out."""
     parts: list[str] = []
-    for part in location[1:]:
+    for part in error["loc"][1:]:
         if isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part):
             break
         parts.append(str(part))
-    return ".".join(parts)
+    if error["type"] == "field":
+        parts.append(error["ctx"]["field"])
+    return clean(".".join(parts))
 
 
 def _said(error: Mapping[str, Any]) -> str:

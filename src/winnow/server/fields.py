@@ -1,9 +1,11 @@
 """The bodies of requests: what may be asked for, by name and type; all else is refused by name."""
 
 import difflib
+from collections.abc import Collection
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic_core import PydanticCustomError
 
 MOST = 4096  # messages, or parts of one
 # OpenAI's fields that are not supported, and values of them that ask for nothing.
@@ -31,13 +33,17 @@ class Body(BaseModel):
         for name in [name for name in asked if name not in known]:
             if name in NEUTRAL and asked[name] in NEUTRAL[name]:
                 del asked[name]
-            elif name in NEUTRAL:
-                raise ValueError(f"{name} is not supported by this server; leave it out")
             else:
-                close = difflib.get_close_matches(name[:80], known, n=1)
-                hint = f"did you mean {close[0]}? " if close else ""
-                raise ValueError(f"{name[:80]!r} is no field here: {hint}leave it out")
+                # What is said is no template, and the field is no place that pydantic knows of.
+                raise PydanticCustomError("field", "{said}", {"said": _unusable(name[:80], known), "field": name[:80]})
         return asked
+
+
+def _unusable(name: str, known: Collection[str]) -> str:
+    if name in NEUTRAL:
+        return "not supported by this server; leave it out"
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"there is no such field{f': did you mean {close[0]}?' if close else ''}; leave it out"
 
 
 class TextPart(Body):

@@ -67,7 +67,7 @@ def detokenized(service: Service, body: DetokenizeBody) -> str:
     try:
         return str(service.tokenizer.decode(service.llm.token_ids(body.tokens)))
     except WinnowError as error:
-        raise refused(error, ("tokens",)) from error
+        raise refused(error, param="tokens") from error
 
 
 def rendered(llm: LLM, messages: Sequence[Message]) -> list[int]:
@@ -79,7 +79,7 @@ def rendered(llm: LLM, messages: Sequence[Message]) -> list[int]:
     try:
         return llm.render(spoken)
     except WinnowError as error:
-        raise refused(error, (), code="invalid_messages") from error
+        raise refused(error, param="messages", code="invalid_messages") from error
 
 
 def _requests(
@@ -95,6 +95,13 @@ def _requests(
     fields = list(type(body).model_fields)
     try:
         plan = service.chosen(body.plan)
+        if prompt_logprobs is not None and not plan.compute.identity:
+            raise ApiError(
+                400,
+                f"echo with logprobs needs every token of the prompt in all layers, and {plan.compute.name} leaves "
+                "some out; use a plan without it",
+                param="echo",
+            )
         given = {name: value for name in body.sampled if (value := getattr(body, name)) is not None}
         given = {"temperature": TEMPERATURE} | given
         params = [
@@ -132,7 +139,7 @@ def _encoded(llm: LLM, prompt: str | list[int], index: int) -> list[int]:
             _fits(llm, prompt)
         return llm.token_ids(prompt, index)
     except WinnowError as error:
-        raise refused(error, ("prompt",)) from error
+        raise refused(error, param="prompt") from error
 
 
 def _fits(llm: LLM, text: str) -> None:
@@ -140,4 +147,4 @@ def _fits(llm: LLM, text: str) -> None:
     try:
         check_length(text, "the prompt", llm.decoder.shape.max_positions)
     except WinnowError as error:
-        raise refused(error, ("prompt",)) from error
+        raise refused(error, param="prompt") from error

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -115,7 +115,7 @@ class Service:
         self.metrics.asked(requests)
         return answers
 
-    async def outputs(self, answers: Answers, deadline: float | None) -> AsyncIterator[Output]:
+    async def outputs(self, answers: Answers, deadline: float | None) -> AsyncGenerator[Output, None]:
         """What steps bring, until all has ended. Raises ApiError with what ended a sample before its time."""
         while True:
             try:
