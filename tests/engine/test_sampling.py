@@ -177,6 +177,12 @@ class TestSchemas:
         assert out.finish_reason == "length"
         assert out.text.startswith("{")
 
+    def test_spaces_do_not_go_on_for_ever(self, llm):
+        spaces = {llm.tokenizer(each)["input_ids"][0]: 100.0 for each in " \n\t"}
+        [out] = llm.generate("x", SamplingParams(max_tokens=400, json_schema=json.dumps(SCHEMA), logit_bias=spaces))
+        assert out.finish_reason == "stop"
+        assert set(json.loads(out.text)) == {"name", "age"}
+
     @pytest.mark.parametrize("schema", ['{"type": "nosuch"}', '{"$ref": "http://x/y"}', '{"properties": 5}'])
     def test_a_schema_that_is_none(self, llm, schema):
         with pytest.raises(InputError, match=r"^json_schema: "):

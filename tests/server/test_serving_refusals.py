@@ -73,7 +73,7 @@ def error(reply, status=400):
         (CHAT, {**TALK, "messages": [{"role": "user"}]}, "messages.0.content", "required"),
         (CHAT, {**TALK, "messages": [{"role": "user", "content": "a", "name": "b"}]}, "messages.0.name",
          "there is no such field"),
-        (CHAT, {**TALK, "messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, "messages.0.tool_calls",
+        (CHAT, {**TALK, "messages": [{"role": "user", "content": "a", "tool_calls": [{}]}]}, "messages.0.tool_calls",
          "not supported"),
         (CHAT, {**TALK, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
          "messages.0.content", "image_url"),

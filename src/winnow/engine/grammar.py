@@ -43,7 +43,7 @@ class Grammar:
 
     def _check(self) -> None:
         if self._matcher.is_error():  # such as a schema that takes more work in a step than it may
-            raise InputError(f"json_schema: {_first_line(self._matcher.get_error())}")
+            raise InputError(f"json_schema: {_short(self._matcher.get_error())}")
 
 
 class Grammars:
@@ -62,10 +62,10 @@ class Grammars:
         try:
             grammar = matcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": GAP})
         except ValueError as error:
-            raise InputError(f"json_schema: {_first_line(str(error))}") from error
+            raise InputError(f"json_schema: {_short(str(error))}") from error
         made = matcher(told, grammar, log_level=0)
         if made.is_error():
-            raise InputError(f"json_schema: {_first_line(made.get_error())}")
+            raise InputError(f"json_schema: {_short(made.get_error())}")
         return Grammar(made, self._vocab)
 
     @cached_property
@@ -91,5 +91,5 @@ def _llguidance() -> Any:
     return llguidance
 
 
-def _first_line(message: str) -> str:
-    return message.strip().split("\n")[0][:300]
+def _short(message: str) -> str:
+    return " ".join(message.split())[:300]
