@@ -117,9 +117,16 @@ def test_out_of_range(given, says):
         SamplingParams(**given)
 
 
-def test_a_biased_token_has_to_exist(llm):
-    with pytest.raises(InputError, match="logit_bias: token 259 is unknown; ids are 0 to 258"):
-        llm.check("abc", SamplingParams(logit_bias={259: 1.0}))
+@pytest.mark.parametrize("given", [{"logit_bias": {259: 1.0}}, {"stop_token_ids": [3, 259], "min_tokens": 2}])
+def test_tokens_have_to_exist(llm, given):
+    with pytest.raises(InputError, match=f"{next(iter(given))}: token 259 is unknown; ids are 0 to 258"):
+        llm.check("abc", SamplingParams(**given))
+
+
+def test_an_end_token_beyond_the_vocabulary_ends_nothing(llm, monkeypatch):
+    monkeypatch.setattr(type(llm), "end_tokens", lambda self: frozenset({300}))
+    [out] = llm.generate("abc", SamplingParams(max_tokens=3, min_tokens=2))
+    assert len(out.token_ids) == 3
 
 
 def test_probabilities_of_the_prompt_are_those_of_its_logits(llm, text):

@@ -52,6 +52,7 @@ def error(reply, status=400):
         (COMPLETIONS, {**PROMPT, "logprobs": True}, "logprobs", "valid integer"),
         (COMPLETIONS, {**PROMPT, "logit_bias": {"x": 1}}, "logit_bias", "token ids with biases"),
         (COMPLETIONS, {**PROMPT, "logit_bias": {"999": 1}}, "logit_bias", "token 999 is unknown"),
+        (COMPLETIONS, {**PROMPT, "stop_token_ids": [-244289]}, "stop_token_ids", "ids are 0 to 258"),
         (COMPLETIONS, {**PROMPT, "logit_bias": {"9": 101}}, "logit_bias", "-100 to 100"),
         (COMPLETIONS, {**PROMPT, "stop": ["a"] * 17}, "stop", "at most 16"),
         (COMPLETIONS, {**PROMPT, "stop": ""}, "stop", "not empty"),

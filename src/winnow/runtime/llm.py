@@ -387,8 +387,10 @@ class LLM:
         params, chosen = _checked(params), self._plan(plan)
         if params.stop and self.tokenizer is None:
             raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
-        if (unknown := max(params.logit_bias, default=0)) >= self.decoder.shape.vocab:
-            raise InputError(f"logit_bias: token {unknown} is unknown; ids are 0 to {self.decoder.shape.vocab - 1}")
+        vocab = self.decoder.shape.vocab
+        for name, tokens in {"logit_bias": params.logit_bias, "stop_token_ids": params.stop_token_ids}.items():
+            if unknown := [token for token in tokens if not 0 <= token < vocab]:
+                raise InputError(f"{name}: token {unknown[0]} is unknown; ids are 0 to {vocab - 1}")
         if params.prompt_logprobs is not None and not chosen.compute.identity:
             raise PlanError(
                 f"prompt_logprobs needs every token of the prompt in all layers, and {chosen.compute.name} leaves some "
@@ -398,7 +400,8 @@ class LLM:
         if truncate is not None and (room := self.room(params.max_tokens, chosen)) is not None and len(ids) > room:
             ids = cut(ids, room, truncate, start_of_text(ids, self.tokenizer)).ids
         chosen.prepare(self.services, ids, params.max_tokens)
-        stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.end_tokens())
+        ends = () if params.ignore_eos else self.end_tokens()
+        stop = frozenset(token for token in (*params.stop_token_ids, *ends) if token < vocab)
         grammar = None if params.json_schema is None else self._grammars.of(params.json_schema)
         return Request(index, ids, params, chosen, stop, grammar)
 
