@@ -81,9 +81,9 @@ async def call(
 
 
 def ask(app: App, path: str, body: Any = None, **settings: Any) -> Reply:
-    """One request from start to end: a POST where there is a body, else a GET."""
+    """One request from start to end, which comes within half a minute: a POST where there is a body, else a GET."""
     method = settings.pop("method", "GET" if body is None and "raw" not in settings else "POST")
-    return asyncio.run(call(app, method, path, body, **settings))
+    return asyncio.run(asyncio.wait_for(call(app, method, path, body, **settings), 30))
 
 
 def quiet(service: Any, seconds: float = 5.0) -> bool:

@@ -30,14 +30,12 @@ def test_bad_options(winnow, tiny, flags, words):
 
 
 def test_an_address_that_is_taken(winnow, tiny):
-    pytest.importorskip("uvicorn")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         fails(winnow("serve", tiny, "--port", port), f"cannot listen on 127.0.0.1:{port}", "--port")
 
 
 def test_a_model_that_reads_no_text(winnow, tiny, tmp_path):
-    pytest.importorskip("uvicorn")
     bare = tmp_path / "bare"
     shutil.copytree(tiny, bare, ignore=shutil.ignore_patterns("tokenizer*"))
     fails(winnow("serve", bare, "--port", 0), "bare has no tokenizer")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.engine.request import Request
 from winnow.engine.sampler import Sampler
-from winnow.errors import InputError, PlanError
+from winnow.errors import InputError, MissingExtraError, PlanError
 
 VOCAB, STOP = 23, frozenset({2, 5})
 
@@ -158,10 +159,6 @@ SCHEMA = {
 
 
 class TestSchemas:
-    @pytest.fixture(autouse=True)
-    def _llguidance(self):
-        pytest.importorskip("llguidance")
-
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
     def test_the_text_is_json_by_the_schema(self, llm, temperature):
         params = SamplingParams(max_tokens=300, json_schema=json.dumps(SCHEMA), temperature=temperature, seed=3)
@@ -194,6 +191,13 @@ class TestSchemas:
     def test_a_schema_that_is_none(self, llm, schema):
         with pytest.raises(InputError, match=r"^json_schema: "):
             llm.check("x", SamplingParams(json_schema=schema))
+
+    def test_without_llguidance(self, llm, monkeypatch):
+        monkeypatch.setitem(sys.modules, "llguidance", None)
+        with pytest.raises(
+            MissingExtraError, match="needs llguidance; install winnow with its extra 'serve'"
+        ):
+            llm.check("x", SamplingParams(json_schema="{}"))
 
     def test_a_model_without_a_tokenizer(self):
         with pytest.raises(InputError, match="fast tokenizer"):

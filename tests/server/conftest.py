@@ -4,10 +4,6 @@ import threading
 
 import pytest
 
-pytest.importorskip("fastapi")
-pytest.importorskip("uvicorn")
-pytest.importorskip("prometheus_client")
-
 from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM

@@ -8,6 +8,7 @@ import pytest
 from http_calls import ask
 from winnow import Plan, SamplingParams
 from winnow.engine.bound import bound_bytes
+from winnow.server.spelling import Spelling
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PRINTABLE = {str(token): -100 for token in range(259) if not 3 + 32 <= token < 3 + 94}  # ids of the others, banned
@@ -205,6 +206,16 @@ def test_probabilities_of_a_chat(app, llm):
         assert row["bytes"] == (None if "\ufffd" in text else list(text.encode()))
 
 
+def test_of_two_tokens_with_one_text_the_likelier_is_shown(llm):
+    spelling = Spelling(llm.tokenizer)
+    halves = [3 + 0xC3, 3 + 0xE2]
+    for likely, other in (halves, halves[::-1]):
+        shown = spelling.classic([other], [{likely: -1.0, other: -float("inf")}], 7)
+        assert shown == {
+            "tokens": ["\ufffd"], "token_logprobs": [-9999.0], "top_logprobs": [{"\ufffd": -1.0}], "text_offset": [7],
+        }  # fmt: skip
+
+
 def test_a_request_says_its_plan(app, llm):
     reply = ask(app, COMPLETIONS, {**SHORT, "prompt": "x" * 40, "plan": STREAMING})
     [expected] = llm.generate("x" * 40, GREEDY, plan=STREAMING)
@@ -228,7 +239,6 @@ def test_plans_that_are_allowed(new):
 
 
 def test_schemas(app):
-    pytest.importorskip("llguidance")
     asked = {key: value for key, value in TALK.items() if key not in ("logit_bias", "ignore_eos")} | {"max_tokens": 200}
     schema = {"type": "object", "properties": {"go": {"type": "boolean"}}, "required": ["go"],
               "additionalProperties": False}  # fmt: skip

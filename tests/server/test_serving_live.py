@@ -7,7 +7,9 @@ import signal
 import time
 import urllib.request
 
+import openai
 import pytest
+from pydantic import BaseModel
 
 import forked
 from command_line import tiny
@@ -16,7 +18,6 @@ from winnow import SamplingParams
 from winnow.errors import InputError
 from winnow.server.settings import Settings
 
-openai = pytest.importorskip("openai")
 __all__ = ["tiny"]
 TALK = [{"role": "user", "content": "Where to?"}]
 
@@ -67,9 +68,6 @@ def test_completions_of_several_prompts(client, llm):
 
 
 def test_answers_of_a_type(client):
-    pytest.importorskip("llguidance")
-    from pydantic import BaseModel
-
     class Answer(BaseModel):
         go: bool
 

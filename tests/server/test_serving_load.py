@@ -22,7 +22,7 @@ SHORT = {**LONG, "max_tokens": 6}
 
 
 def post(app, body, **settings):
-    return asyncio.create_task(call(app, "POST", COMPLETIONS, body, **settings))
+    return asyncio.create_task(asyncio.wait_for(call(app, "POST", COMPLETIONS, body, **settings), 30))
 
 
 async def until(holds, seconds=10.0):
@@ -316,3 +316,4 @@ def test_what_metrics_count(new):
     assert f"winnow:kv_cache_usage_perc {reserved / 2**26}" in text
     assert quiet(service)
     assert samples(app)["request_success_total[abort]"] == 1
+    assert service.metrics._last == {}

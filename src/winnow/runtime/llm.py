@@ -150,7 +150,8 @@ class LLM:
         model's, likewise. truncate: which part of a
         prompt that is too long for the model's positions to take away, "head", "middle" or "tail"; special tokens at
         its start stay; None: refuse it. progress: called with the number of prompt tokens just processed.
-        Raises InputError, CapacityError or PlanError before any work is done.
+        Raises InputError, CapacityError or PlanError before any work is done, MissingExtraError for `json_schema`
+        without llguidance.
         """
         requests = self.check(prompts, params, plan=plan, truncate=truncate)
         ended = []
@@ -189,7 +190,7 @@ class LLM:
         plan: str | Plan | Sequence[str | Plan] | None = None,
         truncate: Part | None = None,
     ) -> list[Request]:
-        """Raise what `generate` would raise for these before any work: InputError, CapacityError or PlanError."""
+        """What `generate` would do, checked: raises what it would raise for these before any work."""
         many = _many(prompts)
         each = zip(many, _each(params, len(many), "params"), _each(plan, len(many), "plan"), strict=True)
         check_part(truncate)
