@@ -194,9 +194,7 @@ class TestSchemas:
 
     def test_without_llguidance(self, llm, monkeypatch):
         monkeypatch.setitem(sys.modules, "llguidance", None)
-        with pytest.raises(
-            MissingExtraError, match="needs llguidance; install winnow with its extra 'serve'"
-        ):
+        with pytest.raises(MissingExtraError, match="needs llguidance; install winnow with its extra 'serve'"):
             llm.check("x", SamplingParams(json_schema="{}"))
 
     def test_a_model_without_a_tokenizer(self):

@@ -203,21 +203,22 @@ def test_too_little_memory_in_a_step_ends_who_was_in_it_and_the_server_goes_on(n
 
 def test_an_engine_that_breaks_leaves_nobody_waiting(new, monkeypatch):
     service, app = new()
-    step, seen = service.engine.step, []
-    monkeypatch.setattr(threading, "excepthook", lambda found: seen.append(found.exc_value))
+    step, breaks, seen = service.engine.step, [], []
+    monkeypatch.setattr(threading, "excepthook", lambda found: seen.append(str(found.exc_value)))
 
     def breaking():
-        if not seen:
-            raise ZeroDivisionError("a bug")
+        if breaks:
+            raise ZeroDivisionError(breaks.pop())
         return step()
 
     monkeypatch.setattr(service.engine, "step", breaking)
-    for body in (LONG, {**LONG, "stream": True}):
-        seen.clear()
+    for bug, body in enumerate((LONG, {**LONG, "stream": True}), start=1):
+        breaks.append(f"bug {bug}")
         reply = ask(app, COMPLETIONS, body)
         error = reply.json["error"] if reply.status == 500 else reply.events[-1]["error"]
         assert (error["code"], reply.done) == ("internal_error", False)
-    assert [str(each) for each in seen] == ["a bug"]
+        asyncio.run(until(lambda bug=bug: len(seen) == bug))
+    assert seen == ["bug 1", "bug 2"]
     assert ask(app, COMPLETIONS, SHORT).status == 200
     assert quiet(service)
 

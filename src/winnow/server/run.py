@@ -1,6 +1,6 @@
 """A server on a port: listening, and ending in good order."""
 
-import signal
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -72,7 +72,8 @@ class Draining(uvicorn.Server):
             self._service.door.closed = True
             self._until = time.monotonic() + self._service.settings.drain_s
         else:
-            self.code = 128 + signal.Signals(sig).value
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cut off now is so on purpose
+            self.code = 128 + sig
             self.should_exit = self.force_exit = True
 
     async def on_tick(self, counter: int) -> bool:

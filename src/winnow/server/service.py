@@ -142,4 +142,4 @@ class Service:
 
     def end(self) -> None:
         """End all that is under way with an error."""
-        self.background.end(ApiError(503, "the server ends", code="shutting_down"))
+        self.background.end(ApiError(503, "the server ended before this answer did", code="shutting_down"))
