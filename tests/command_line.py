@@ -1,6 +1,7 @@
 """A command line, run in this process, and what its tests give it."""
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,10 @@ Call = Callable[..., Result]
 
 def call(application: App, arguments: Sequence[object], capsys: pytest.CaptureFixture[str]) -> Result:
     """Exit code, standard output, standard error."""
-    code = run_app(application, [str(argument) for argument in arguments])
+    with pytest.MonkeyPatch.context() as patch:
+        # A command of its own has not imported it; where it is, cyclopts asks it first, whose messages are others.
+        patch.delitem(sys.modules, "pydantic", raising=False)
+        code = run_app(application, [str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     return Result(code, out, err)
 

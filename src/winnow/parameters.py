@@ -104,6 +104,9 @@ def _is_a(value: Any, hint: Any) -> bool:
         return any(_is_a(value, option) for option in typing.get_args(hint))
     if origin in (tuple, list):
         return isinstance(value, origin) and all(_is_a(item, typing.get_args(hint)[0]) for item in value)
+    if origin is dict:
+        kinds = typing.get_args(hint)
+        return isinstance(value, dict) and all(all(map(_is_a, item, kinds)) for item in value.items())
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:
@@ -119,6 +122,8 @@ def _spell(hint: Any) -> str:
         return " or ".join(dict.fromkeys(_spell(option) for option in typing.get_args(hint)))
     if origin in (tuple, list):
         return f"a list of {_plural(typing.get_args(hint)[0])}"
+    if origin is dict:
+        return "a mapping of " + " to ".join(map(_plural, typing.get_args(hint)))
     return {int: "a whole number", float: "a number", str: "a string", bool: "True or False", type(None): "None"}.get(
         hint, str(hint)
     )

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from winnow.errors import InputError
+from winnow.errors import CapacityError, InputError
 
+TOKEN_BYTES = 512  # of a text for each of a model's positions: far more than any text has, and it is not tokenised
 TEXT_BYTES = 2**26  # of one text: 16 million tokens of English
 LINES_BYTES = 2**30  # of a file of many texts
 PIECE = 2**20  # bytes read at a time
@@ -68,3 +69,13 @@ def check_text(text: str, name: str) -> None:
         raise InputError(
             f"{name} holds {text[error.start]!r} (character {error.start}), half of a character and no text; remove it"
         ) from error
+
+
+def check_length(text: str, name: str, positions: int) -> None:
+    """Raise CapacityError where a text is far too long for a model's positions, before it is tokenised."""
+    most = TOKEN_BYTES * positions
+    if len(text) > most:
+        raise CapacityError(
+            f"{name} has {len(text):,} characters, and the model {positions:,} positions; give it at most {most:,} "
+            "characters"
+        )

@@ -12,14 +12,13 @@ from transformers.utils import logging as transformers_logging
 
 from winnow.cli.options import TOY, DocumentOptions, ModelOptions
 from winnow.cli.terminal import converting
-from winnow.errors import CapacityError, InputError
+from winnow.errors import InputError
 from winnow.plan import Plan
-from winnow.reading import check_text, read_stream, read_text
+from winnow.reading import check_length, check_text, read_stream, read_text
 from winnow.runtime.llm import LLM
 from winnow.runtime.truncate import Cut, Part, cut_document
 from winnow.tasks import TASKS, Task, task
 
-TOKEN_BYTES = 512  # of a text for each of a model's positions: far more than any text has, and it is not tokenised
 PLAN_BYTES = 2**16
 TOY_NOTE = (
     "note: needle is a toy of 2 million parameters that only finds things in long texts; give a model with --model, or "
@@ -66,12 +65,7 @@ def prompt_ids(llm: LLM, text: str, chat: bool | None) -> list[int]:
     if llm.tokenizer is None:
         raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")
     check_text(text, "the prompt")
-    most = TOKEN_BYTES * llm.decoder.shape.max_positions
-    if len(text) > most:
-        raise CapacityError(
-            f"the prompt has {len(text):,} characters, and the model {llm.decoder.shape.max_positions:,} positions; "
-            f"give it at most {most:,} characters, such as with head -c"
-        )
+    check_length(text, "the prompt", llm.decoder.shape.max_positions)
     if chat is None:
         chat = bool(llm.tokenizer.chat_template)
     if chat:

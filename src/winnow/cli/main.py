@@ -15,6 +15,7 @@ from winnow.errors import WinnowError
 COMMANDS = {
     "run": ("prompts:Run", "Continue a prompt; the text appears as it is made."),
     "chat": ("prompts:Chat", "Talk with a model, each turn over what was said before."),
+    "serve": ("serve:Serve", "Answer OpenAI's API over HTTP, each request under a plan."),
     "compare": ("compare:Compare", "Answer the same questions under several plans, and beside peers."),
     "demo": ("compare:Demo", "Ask a pre-trained model about a real document under several plans."),
     "eval": ("evaluate:app", "Score plans: on tasks, a benchmark, lm_eval's tasks, or by fidelity to a text."),

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from winnow.engine.engine import Engine
 from winnow.engine.request import Output, Request
@@ -10,35 +11,76 @@ from winnow.engine.request import Output, Request
 LINGER_S = 5.0  # how long the thread waits for the next request before it ends
 
 
-class Background:
-    """Steps an engine while there is anything to do; the thread begins with a request and ends by itself."""
+class Answers:
+    """What steps bring to some requests, in the order in which they bring it; to be closed.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._listeners: dict[int, Callable[[Output], object]] = {}
+    Iterating raises what `Background.end` was given, or what has ended the thread. Closing aborts what has not ended.
+    """
+
+    def __init__(self, background: "Background", requests: Sequence[Request]) -> None:
+        loop = asyncio.get_running_loop()
+        self._background, self._numbers = background, list[int]()
+        self._arrived = asyncio.Queue[Output | BaseException]()
+        self._left = sum(request.params.n for request in requests)
+        try:
+            for request in requests:
+                number = background._add(
+                    request, lambda news: loop.call_soon_threadsafe(self._arrived.put_nowait, news)
+                )
+                self._numbers.append(number)
+        except BaseException:
+            self.close()
+            raise
+
+    def __aiter__(self) -> "Answers":
+        return self
+
+    async def __anext__(self) -> Output:
+        if not self._left:
+            raise StopAsyncIteration
+        news = await self._arrived.get()
+        if isinstance(news, BaseException):
+            raise news
+        self._left -= news.completion is not None
+        return news
+
+    def close(self) -> None:
+        """Listen no more; what has not ended is aborted, and its bytes go back before the next step."""
+        self._background._leave(self._numbers, abort=self._left > 0)
+        self._numbers = []
+
+    def __enter__(self) -> "Answers":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+
+class Background:
+    """Steps an engine while there is anything to do; the thread begins with a request and ends by itself.
+
+    watch: told by the thread what every step has brought.
+    """
+
+    def __init__(self, engine: Engine, watch: Callable[[list[Output]], object] = lambda outputs: None) -> None:
+        self._engine, self._watch = engine, watch
+        self._listeners: dict[int, Callable[[Output | BaseException], object]] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    async def outputs(self, request: Request) -> AsyncGenerator[Output, None]:
-        """What steps bring to a request of `LLM.check`, until its samples have ended; who stops listening aborts it.
+    def answers(self, requests: Sequence[Request]) -> Answers:
+        """Begin requests of `LLM.check`. Raises CapacityError as `Engine.enqueue`, and then begins none."""
+        return Answers(self, requests)
 
-        Raises CapacityError as `Engine.enqueue`.
-        """
-        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Output]()
-        left = request.params.n
-        number = self._add(request, lambda output: loop.call_soon_threadsafe(arrived.put_nowait, output))
-        try:
-            while left:
-                output = await arrived.get()
-                left -= output.completion is not None
-                yield output
-        finally:
-            if left:
-                self._engine.abort(number)
-            with self._changed:
-                self._listeners.pop(number, None)
+    def end(self, error: BaseException) -> None:
+        """Abort all that is under way; who listens gets `error`."""
+        with self._changed:
+            left = dict(self._listeners)
+        self._leave(list(left), abort=True)
+        for number, listener in left.items():
+            self._tell(number, listener, error)
 
-    def _add(self, request: Request, listener: Callable[[Output], object]) -> int:
+    def _add(self, request: Request, listener: Callable[[Output | BaseException], object]) -> int:
         with self._changed:
             number = self._engine.enqueue(request)
             self._listeners[number] = listener
@@ -48,12 +90,21 @@ class Background:
             self._changed.notify()
         return number
 
+    def _leave(self, numbers: Sequence[int], *, abort: bool) -> None:
+        with self._changed:
+            for number in numbers:
+                self._listeners.pop(number, None)
+        for number in numbers if abort else ():
+            self._engine.abort(number)
+
     def _run(self) -> None:
         try:
             self._step()
-        finally:  # whatever ended it, the next request begins another
+        except BaseException as error:
             with self._changed:
-                self._thread = None
+                self._thread = None  # the next request begins another
+            self.end(error)
+            raise
 
     def _step(self) -> None:
         while True:
@@ -62,11 +113,17 @@ class Background:
                     self._thread = None  # before anyone else can look
                     return
             outputs = self._engine.step()
+            self._watch(outputs)
             with self._changed:
                 heard = [(self._listeners.get(output.request_id), output) for output in outputs]
             for listener, output in heard:
-                try:
-                    if listener is not None:
-                        listener(output)
-                except RuntimeError:  # its event loop is closed
-                    self._engine.abort(output.request_id)
+                if listener is not None:
+                    self._tell(output.request_id, listener, output)
+
+    def _tell(
+        self, number: int, listener: Callable[[Output | BaseException], object], news: Output | BaseException
+    ) -> None:
+        try:
+            listener(news)
+        except RuntimeError:  # its event loop is closed
+            self._engine.abort(number)

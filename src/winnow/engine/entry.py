@@ -7,8 +7,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from winnow.engine.job import Job
-from winnow.engine.request import Completion, FinishReason, Output, Request
+from winnow.engine.request import Completion, FinishReason, Likeliest, Output, Request
 from winnow.engine.sample import Sample
+from winnow.engine.sampler import likeliest_of
 from winnow.engine.services import admit
 from winnow.runtime.decoder import Decoder
 from winnow.stats import Stats
@@ -51,7 +52,7 @@ class Entry:
             if not isinstance(error, Exception):
                 raise
             return
-        self.jobs = [_Prompt(state, prompt, progress=self.progress, entry=self, tokenizer=tokenizer)]
+        self.jobs = [_Prompt(state, prompt, progress=self.progress, entry=self, decoder=decoder, tokenizer=tokenizer)]
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:
         """Stop it wherever it is."""
@@ -70,7 +71,7 @@ class Entry:
         self.ended, self.jobs = True, []
         for index in range(self.request.params.n):
             completion = Completion("", [], reason, stats, self.request.index, index, error=error)
-            self.emit(Output(self.id, index, [], "", completion))
+            self.emit(Output(self.id, index, [], "", completion, self.request.index))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -78,13 +79,25 @@ class _Prompt(Job):
     """The prompt of a request; where it ends, its samples begin."""
 
     entry: Entry
+    decoder: Decoder
     tokenizer: PreTrainedTokenizerBase | None
+    logprobs: list[Likeliest | None] = field(default_factory=lambda: [None])
+
+    def passed(self, hidden: Tensor) -> None:
+        ids, count = self.entry.request.ids, self.entry.request.params.prompt_logprobs
+        if count is not None:
+            done = len(ids) - len(self.prompt)
+            following = ids[done - len(hidden) + 1 : done + 1]
+            self.logprobs += likeliest_of(self.decoder, hidden[: len(following)], following, count)
 
     def take(self, logits: Tensor) -> None:
         entry, request = self.entry, self.entry.request
         states = [self.state.fork() for _ in range(request.params.n - 1)] + [self.state]
+        told = {"emit": entry.emit, "request_id": entry.id}
+        if request.params.prompt_logprobs is not None:
+            told["prompt_logprobs"] = self.logprobs
         samples = [
-            Sample.of(request, state, self.tokenizer, entry.arrived, index, emit=entry.emit, request_id=entry.id)
+            Sample.of(request, state, self.tokenizer, entry.arrived, index, **told)
             for index, state in enumerate(states)
         ]
         entry.jobs = list(samples)

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from winnow.engine.grammar import Grammar
 from winnow.plan import Plan
 from winnow.sampling import SamplingParams
 from winnow.stats import Stats
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Likeliest = dict[int, float]  # log-probabilities by token id: of the likeliest ones and of the token itself
 
 
 @dataclass
@@ -17,8 +19,8 @@ class Completion:
     text: without stop strings and special tokens; empty where the model has no tokenizer. token_ids: the new tokens,
     with the stop token that ended them, if one did. finish_reason: "stop" (a stop token or string), "length"
     (`max_tokens`), "abort", or "error", and then `error` is what was raised. logprobs: per new token, {token id:
-    log-probability} of the likeliest ones and of itself. prompt_index, sample_index: which prompt of a call, and which
-    of its `n` samples.
+    log-probability} of the likeliest ones and of itself; prompt_logprobs: the same per token of the prompt, of which
+    the first has none. prompt_index, sample_index: which prompt of a call, and which of its `n` samples.
     """
 
     text: str
@@ -27,27 +29,29 @@ class Completion:
     stats: Stats
     prompt_index: int = 0
     sample_index: int = 0
-    logprobs: list[dict[int, float]] | None = None
+    logprobs: list[Likeliest] | None = None
     error: BaseException | None = None
+    prompt_logprobs: list[Likeliest | None] | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt that has been checked: token ids, parameters, plan, and the tokens that end it."""
+    """A prompt that has been checked: token ids, parameters, plan, the tokens that end it, and what may come."""
 
     index: int
     ids: list[int]
     params: SamplingParams
     plan: Plan
     stop_tokens: frozenset[int]
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True)
 class Output:
     """What a step brought to one sample of a request.
 
-    token_ids: new ones; text: what has become certain, never a part of a stop string. completion: all of it, once the
-    sample has ended; None before.
+    token_ids: new ones, and logprobs: of each, as in Completion; text: what has become certain, never a part of a stop
+    string. completion: all of it, once the sample has ended; None before. prompt_logprobs: with the first token.
     """
 
     request_id: int
@@ -55,3 +59,6 @@ class Output:
     token_ids: list[int]
     text: str
     completion: Completion | None = None
+    prompt_index: int = 0
+    logprobs: list[Likeliest] | None = None
+    prompt_logprobs: list[Likeliest | None] | None = None

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from winnow.engine.job import Job
-from winnow.engine.request import Completion, FinishReason, Output, Request
+from winnow.engine.request import Completion, FinishReason, Likeliest, Output, Request
 from winnow.engine.sampler import Sampler
 from winnow.engine.text import TextStream
 from winnow.runtime.sequence import Sequence as State
@@ -19,7 +19,7 @@ from winnow.runtime.sequence import Sequence as State
 class Sample(Job):
     """One of the samples of a request, whose prompt `state` has seen.
 
-    arrived: when the request did. emit: told of every new token, and of the end.
+    arrived: when the request did. emit: told of every new token, and of the end. prompt_logprobs: as in Completion.
     """
 
     request: Request
@@ -30,8 +30,10 @@ class Sample(Job):
     emit: Callable[[Output], None] = field(default=lambda output: None, repr=False)
     request_id: int = 0
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[dict[int, float]] = field(default_factory=list)
+    logprobs: list[Likeliest] = field(default_factory=list)
+    prompt_logprobs: list[Likeliest | None] | None = None
     finish_reason: FinishReason | None = None
+    reported: bool = False  # how it has ended
 
     @classmethod
     def of(
@@ -43,8 +45,8 @@ class Sample(Job):
         index: int = 0,
         **told: Any,
     ) -> "Sample":
-        """A sample of a request; told: `emit` and `request_id`, where anyone listens."""
-        sampler = Sampler(request.params, request.ids, state.going.device, index)
+        """A sample of a request; told: `emit` and `request_id`, where anyone listens, and `prompt_logprobs`."""
+        sampler = Sampler(request, state.going.device, index)
         text = None if tokenizer is None else TextStream(tokenizer, tuple(request.params.stop))
         return cls(state, [], request=request, sampler=sampler, text=text, arrived=arrived, index=index, **told)
 
@@ -62,13 +64,14 @@ class Sample(Job):
         if token in self.request.stop_tokens:
             self.finish_reason = "stop"
         elif self.text is not None:
+            self.text.stops = len(self.tokens) >= self.request.params.min_tokens
             piece = self.text.push(token)
-            self.finish_reason = "stop" if self.text.stopped else None
+            self.finish_reason = "stop" if self.text.stopped or self.sampler.done else None
         if self.finish_reason is None and len(self.tokens) == self.request.params.max_tokens:
             self.finish_reason = "length"
         if self.finish_reason is None:
             self.token = token
-            self.emit(Output(self.request_id, self.index, [token], piece))
+            self._tell([token], piece)
         else:
             self._end([token], piece)
 
@@ -76,8 +79,8 @@ class Sample(Job):
         self.end("error", error)
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:
-        """Stop where it is; of one that has ended: nothing."""
-        if self.finish_reason is not None:
+        """Stop where it is; of one that has ended: nothing. What goes wrong while one ends becomes how it ends."""
+        if self.reported:
             return
         self.token, self.finish_reason, self.error = None, reason, error
         self._end([], "")
@@ -92,6 +95,7 @@ class Sample(Job):
             sample_index=self.index,
             logprobs=self.logprobs if self.request.params.logprobs is not None else None,
             error=self.error,
+            prompt_logprobs=self.prompt_logprobs,
         )
 
     def _end(self, new: list[int], piece: str) -> None:
@@ -102,4 +106,11 @@ class Sample(Job):
             piece += self.text.finish()
             if self.text.stopped and self.finish_reason == "length":
                 self.finish_reason = "stop"
-        self.emit(Output(self.request_id, self.index, new, piece, self.completion()))
+        self._tell(new, piece, self.completion())
+        self.reported = True
+
+    def _tell(self, new: list[int], piece: str, completion: Completion | None = None) -> None:
+        logprobs = None if self.request.params.logprobs is None else self.logprobs[len(self.logprobs) - len(new) :]
+        before = self.prompt_logprobs if new and len(self.tokens) == 1 else None
+        index = self.request.index
+        self.emit(Output(self.request_id, self.index, new, piece, completion, index, logprobs, before))

@@ -8,7 +8,8 @@ from winnow.policies.prompt.spelling import LONGEST, UNDECODED
 class TextStream:
     """Incremental text of one completion.
 
-    `push` returns the text that has become certain; `finish` the rest. `stopped` is set once a stop string came up.
+    `push` returns the text that has become certain; `finish` the rest. `stopped` is set once a stop string came up;
+    `stops` is False as long as none may.
     Not tokenizers' DecodeStream, which raises where a later byte changes what the bytes before it stand for: with
     tokenizers that fall back to bytes, one byte that belongs to no character does so.
     """
@@ -23,6 +24,7 @@ class TextStream:
         self._sent = 0  # characters of `text` handed out
         self.text = ""
         self.stopped = False
+        self.stops = True
 
     def push(self, token: int) -> str:
         """Add a token; returns the text that no later token can change."""
@@ -45,8 +47,8 @@ class TextStream:
         before = len(self.text)
         self.text += now[len(known) :]
         self._context, self._done = self._done, len(self._ids)
-        ends = [at for s in self._stop if (at := self.text.find(s, max(0, before - self._held))) >= 0]
-        if ends:
+        ends = [at for s in self._stop if (at := self.text.find(s, max(0, before - len(s) + 1))) >= 0]
+        if ends and self.stops:
             self.text, self.stopped = self.text[: min(ends)], True
 
     def _release(self, held: int) -> str:

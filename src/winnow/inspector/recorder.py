@@ -62,7 +62,7 @@ class Recorder(Observer):
     def steps(self) -> Iterator[Step]:
         """Run, and yield every step when it is done: the prefill, then decode steps. To be called once."""
         session, request = self._session, self._request
-        sampler = Sampler(request.params, request.ids, self._llm.device)
+        sampler = Sampler(request, self._llm.device)
         self._clear((0, 0, 0))
         session.feed(request.ids, progress=self._progress)
         self._ids, self._prompt = list(session.prompt), len(session.prompt)

@@ -81,6 +81,8 @@ class Policy:
     # Parameters that change nothing under some settings of the others, and where they do: elsewhere they are refused.
     # Not those of a policy that is turned off as a whole: a sweep may come past `keep=1.0`.
     matters: ClassVar[Mapping[str, Where]] = {}
+    # Parameters that name a directory or a model, to be read or loaded: a server takes them from no client.
+    loads: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

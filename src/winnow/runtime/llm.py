@@ -1,8 +1,6 @@
 """The public face: a model, a plan, prompts in, completions out."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from winnow.devices import parse_device, parse_dtype
 from winnow.engine.background import Background
 from winnow.engine.engine import Engine
+from winnow.engine.grammar import Grammars
 from winnow.engine.request import Completion, Request
 from winnow.engine.services import ModelServices
 from winnow.engine.session import Session
@@ -154,7 +153,8 @@ class LLM:
         model's, likewise. truncate: which part of a
         prompt that is too long for the model's positions to take away, "head", "middle" or "tail"; special tokens at
         its start stay; None: refuse it. progress: called with the number of prompt tokens just processed.
-        Raises InputError, CapacityError or PlanError before any work is done.
+        Raises InputError, CapacityError or PlanError before any work is done, MissingExtraError for `json_schema`
+        without llguidance.
         """
         requests = self.check(prompts, params, plan=plan, truncate=truncate)
         ended = []
@@ -164,7 +164,7 @@ class LLM:
             for output in engine.run():
                 if output.completion is not None:
                     ended.append(_unless_failed(output.completion))
-        return sorted(ended, key=lambda completion: (completion.prompt_index, completion.sample_index))
+        return sorted(ended, key=_place)
 
     def engine(
         self,
@@ -193,7 +193,7 @@ class LLM:
         plan: str | Plan | Sequence[str | Plan] | None = None,
         truncate: Part | None = None,
     ) -> list[Request]:
-        """Raise what `generate` would raise for these before any work: InputError, CapacityError or PlanError.
+        """What `generate` would do, checked: raises what it would raise for these before any work.
 
         And ModelError in a process forked from the one that has the model.
         """
@@ -238,12 +238,9 @@ class LLM:
         One that is cancelled is aborted, and its memory goes back. Raises like `generate`.
         """
         requests = self.check(prompts, params, plan=plan, truncate=truncate)
-        try:
-            async with asyncio.TaskGroup() as group:
-                waiting = [group.create_task(self._answered(request)) for request in requests]
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
-        return [completion for each in waiting for completion in each.result()]
+        with self._background.answers(requests) as outputs:
+            ended = [_unless_failed(each.completion) async for each in outputs if each.completion is not None]
+        return sorted(ended, key=_place)
 
     async def astream(
         self,
@@ -255,7 +252,7 @@ class LLM:
         on_finish: Callable[[Completion], None] = lambda completion: None,
     ) -> AsyncIterator[str]:
         """`stream` for callers that await; an iterator that is closed aborts its request. Raises like `stream`."""
-        async with aclosing(self._background.outputs(self._streamed(prompt, params, plan, truncate))) as outputs:
+        with self._background.answers([self._streamed(prompt, params, plan, truncate)]) as outputs:
             async for output in outputs:
                 if output.text:
                     yield output.text
@@ -359,11 +356,9 @@ class LLM:
     def _background(self) -> Background:
         return Background(self.engine())
 
-    async def _answered(self, request: Request) -> list[Completion]:
-        """The completions of a request, in the order of its samples."""
-        async with aclosing(self._background.outputs(request)) as outputs:
-            ended = [_unless_failed(each.completion) async for each in outputs if each.completion is not None]
-        return sorted(ended, key=lambda completion: completion.sample_index)
+    @cached_property
+    def _grammars(self) -> Grammars:
+        return Grammars(self.tokenizer, self.decoder.shape.vocab)
 
     def _streamed(self, prompt: Prompt, params: Any, plan: str | Plan | None, truncate: Part | None) -> Request:
         """The request of a stream, checked."""
@@ -400,12 +395,23 @@ class LLM:
         params, chosen = _checked(params), self._plan(plan)
         if params.stop and self.tokenizer is None:
             raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
+        vocab = self.decoder.shape.vocab
+        for name, tokens in {"logit_bias": params.logit_bias, "stop_token_ids": params.stop_token_ids}.items():
+            if unknown := [token for token in tokens if not 0 <= token < vocab]:
+                raise InputError(f"{name}: token {unknown[0]} is unknown; ids are 0 to {vocab - 1}")
+        if params.prompt_logprobs is not None and not chosen.compute.identity:
+            raise PlanError(
+                f"prompt_logprobs needs every token of the prompt in all layers, and {chosen.compute.name} leaves some "
+                "out; use a plan without it"
+            )
         ids = self.token_ids(prompt, index)
         if truncate is not None and (room := self.room(params.max_tokens, chosen)) is not None and len(ids) > room:
             ids = cut(ids, room, truncate, start_of_text(ids, self.tokenizer)).ids
         chosen.prepare(self.services, ids, params.max_tokens)
-        stop = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.end_tokens())
-        return Request(index, ids, params, chosen, stop)
+        ends = () if params.ignore_eos else self.end_tokens()
+        stop = frozenset(token for token in (*params.stop_token_ids, *ends) if token < vocab)
+        grammar = None if params.json_schema is None else self._grammars.of(params.json_schema)
+        return Request(index, ids, params, chosen, stop, grammar)
 
     def token_ids(self, prompt: Prompt, index: int = 0) -> list[int]:
         """Token ids of a prompt that is text or ids. Raises InputError, naming prompt `index`, where it is neither."""
@@ -487,6 +493,10 @@ def _each(given: Any, count: int, name: str) -> list[Any]:
     if len(given) != count:
         raise InputError(f"{name}: {len(given)} for {count} prompts; give one for all, or one for each")
     return list(given)
+
+
+def _place(completion: Completion) -> tuple[int, int]:
+    return completion.prompt_index, completion.sample_index
 
 
 def _unless_failed(completion: Completion) -> Completion:

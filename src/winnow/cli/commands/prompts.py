@@ -8,7 +8,16 @@ from cyclopts import Parameter
 
 from winnow.cli.command import Command
 from winnow.cli.options import OUTPUT, AdapterOptions, JsonOptions, PromptOptions, check_plans
+from winnow.parameters import Natural
 from winnow.sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class Sampling(SamplingParams):
+    """Sampling as it is typed: without what is for programs."""
+
+    logit_bias: Annotated[dict[int, float], Parameter(parse=False)] = field(default_factory=dict)
+    prompt_logprobs: Annotated[Natural | None, Parameter(parse=False)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +26,7 @@ class OwnPlan:
 
     plan: Annotated[str | None, Parameter(alias="-p", validator=check_plans)] = None
     """Default: full, or what the model or adapter was trained for."""
-    sampling: Annotated[SamplingParams, Parameter(name="*")] = field(default_factory=SamplingParams)
+    sampling: Annotated[Sampling, Parameter(name="*")] = field(default_factory=Sampling)
 
 
 @dataclass(frozen=True, kw_only=True)

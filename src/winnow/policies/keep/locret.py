@@ -43,6 +43,7 @@ class Locret(Budgeted):
     off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "stabilizers": 3, "local": 4}
     matters: ClassVar = {"stabilizers": SEVERAL_EVICTIONS}
+    loads: ClassVar = ("heads",)
 
     def check(self) -> None:
         super().check()

@@ -66,6 +66,7 @@ class PromptCompression(PromptPolicy):
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"keep": 0.6, "unit": "token"}
     matters: ClassVar = {"unit": SHORTENS, "scorer": SHORTENS}
+    loads: ClassVar = ("scorer",)
 
     def validate(self, shape: ModelShape) -> None:
         needed = ("spacy", "en_core_web_sm") if self.unit == "phrase" else ()

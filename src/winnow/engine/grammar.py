@@ -1,0 +1,95 @@
+"""A JSON schema as what may come next: llguidance says which tokens go on with a text that the schema allows."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from winnow.errors import InputError, MissingExtraError
+
+GAP = r"[ \n\t]{1,24}"  # between two parts of a document; without an end a model may go on with spaces for ever
+
+
+class Grammar:
+    """Where one text stands in a schema. matcher: llguidance's; vocab: of the model."""
+
+    def __init__(self, matcher: Any, vocab: int) -> None:
+        self._matcher, self._vocab = matcher, vocab
+
+    def fork(self) -> "Grammar":
+        """An independent copy, for a sample of its own."""
+        return Grammar(self._matcher.deep_copy(), self._vocab)
+
+    @property
+    def done(self) -> bool:
+        """Whether the text is whole and nothing may follow."""
+        return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
+
+    def allowed(self, stop: list[int]) -> Tensor:
+        """Which tokens may come next, [vocab] bool. stop: those that end the text, which they may once it is whole."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._check()
+        mask = torch.from_numpy(np.unpackbits(bits, bitorder="little")[: self._vocab]).bool()
+        mask[stop] = bool(self._matcher.is_accepting())
+        return mask
+
+    def take(self, token: int) -> None:
+        """Go on by a token that is allowed."""
+        self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():  # such as a schema that takes more work in a step than it may
+            raise InputError(f"json_schema: {_short(self._matcher.get_error())}")
+
+
+class Grammars:
+    """Makes grammars for a tokenizer. vocab: how many logits the model has."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, vocab: int) -> None:
+        self._tokenizer, self._vocab = tokenizer, vocab
+
+    def of(self, schema: str) -> Grammar:
+        """What a JSON schema allows.
+
+        Raises InputError where it is none or has what llguidance does not know, or where there is no fast tokenizer,
+        MissingExtraError without llguidance.
+        """
+        told, matcher = self._told, _llguidance().LLMatcher
+        try:
+            grammar = matcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": GAP})
+        except ValueError as error:
+            raise InputError(f"json_schema: {_short(str(error))}") from error
+        made = matcher(told, grammar, log_level=0)
+        if made.is_error():
+            raise InputError(f"json_schema: {_short(made.get_error())}")
+        return Grammar(made, self._vocab)
+
+    @cached_property
+    def _told(self) -> Any:
+        """The tokenizer as llguidance wants it; it takes a second to make."""
+        _llguidance()
+        from llguidance.hf import from_tokenizer
+
+        tokenizer: Any = self._tokenizer
+        if tokenizer is None or not tokenizer.is_fast:
+            raise InputError("json_schema needs a fast tokenizer, and the model has none")
+        try:
+            return from_tokenizer(tokenizer, n_vocab=max(self._vocab, len(tokenizer)))
+        except ValueError as error:
+            raise InputError(f"json_schema: llguidance cannot use the model's tokenizer: {error}") from error
+
+
+def _llguidance() -> Any:
+    try:
+        import llguidance
+    except ImportError as error:
+        raise MissingExtraError("json_schema needs llguidance; install winnow with its extra 'serve'") from error
+    return llguidance
+
+
+def _short(message: str) -> str:
+    return " ".join(message.split())[:300]

@@ -1,0 +1,127 @@
+"""The application: OpenAI's paths, and what operators look at."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+
+from winnow import __version__
+from winnow.server.answering import respond
+from winnow.server.doors import Bounded, Counted, Keyed
+from winnow.server.errors import ApiError, invalid
+from winnow.server.fields import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from winnow.server.prompts import chat_requests, completion_requests, detokenized, tokens_of
+from winnow.server.service import Service
+from winnow.server.spelling import Spelling
+from winnow.server.views import ChatView, CompletionView
+
+CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+def new_app(service: Service) -> FastAPI:
+    """The application over a service. Raises InputError where its model has no tokenizer."""
+    app = FastAPI(title="Winnow", version=__version__, docs_url=None, redoc_url=None)
+    _add_completions(app, service)
+    _add_models(app, service)
+    _add_tokens(app, service)
+    _add_state(app, service)
+    _add_errors(app)
+    settings = service.settings
+    app.add_middleware(Bounded, most=settings.max_body_bytes)
+    if settings.api_key:
+        app.add_middleware(Keyed, keys=settings.api_key)
+    app.add_middleware(Counted, door=service.door)
+    if settings.allow_origin:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.allow_origin, allow_methods=["*"], allow_headers=["*"]
+        )
+    return app
+
+
+def _add_completions(app: FastAPI, service: Service) -> None:
+    spelling = Spelling(service.tokenizer)
+
+    @app.post("/v1/completions")
+    async def completions(body: CompletionBody, http: Request) -> Response:
+        service.named(body.model)
+        deadline = service.deadline()
+        requests = await service.aside(completion_requests, service, body)
+        echoed = await service.aside(service.texts, body.prompt) if body.echo else None
+        view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
+        return await respond(service, body, view, http, deadline)
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatBody, http: Request) -> Response:
+        service.named(body.model)
+        deadline = service.deadline()
+        requests = await service.aside(chat_requests, service, body)
+        view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)
+        return await respond(service, body, view, http, deadline)
+
+
+def _add_models(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [service.about()]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        service.named(name)
+        return service.about()
+
+
+def _add_tokens(app: FastAPI, service: Service) -> None:
+    @app.post("/tokenize")
+    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+        service.named(body.model)
+        tokens = await service.aside(tokens_of, service, body)
+        return {"tokens": tokens, "count": len(tokens), "max_model_len": service.llm.decoder.shape.max_positions}
+
+    @app.post("/detokenize")
+    async def detokenize(body: DetokenizeBody) -> dict[str, str]:
+        service.named(body.model)
+        return {"prompt": await service.aside(detokenized, service, body)}
+
+    @app.get("/tokenizer_info")
+    async def tokenizer_info() -> dict[str, Any]:
+        names = ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template")
+        found = {name: getattr(service.tokenizer, name, None) for name in names}
+        return {"tokenizer_class": type(service.tokenizer).__name__, **found}
+
+
+def _add_state(app: FastAPI, service: Service) -> None:
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Every error has OpenAI's body."""
+
+    async def said(request: Request, error: ApiError) -> Response:
+        return error.response()
+
+    async def not_valid(request: Request, error: RequestValidationError) -> Response:
+        return invalid(error.errors()).response()
+
+    async def by_framework(request: Request, error: HTTPException) -> Response:
+        message = "the body cannot be read as JSON" if error.status_code == 400 else str(error.detail)
+        if error.status_code in (404, 405):
+            message = f"{request.method} {request.url.path}: {message}"
+        return ApiError(error.status_code, message, code=CODES.get(error.status_code), headers=error.headers).response()
+
+    handlers: dict[type[Exception], Callable[[Request, Any], Awaitable[Response]]] = {
+        ApiError: said,
+        RequestValidationError: not_valid,
+        HTTPException: by_framework,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)

@@ -1,0 +1,102 @@
+"""What a request passes before it is looked at: is the server still open, who asks, how large is the body."""
+
+import hmac
+from collections.abc import Sequence
+from hashlib import sha256
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from winnow.server.errors import ApiError, failed
+
+OPEN = ("/health",)  # paths that need no key
+
+
+class Door:
+    """Counts requests that are inside; once `closed`, it lets none in."""
+
+    def __init__(self) -> None:
+        self.inside, self.closed = 0, False
+
+
+class Counted:
+    """Keeps count at the door; what nobody has caught becomes an error that says nothing of the inside."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app, self._door = app, door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        if self._door.closed:
+            message = "this server takes no more requests; it ends when those under way are done"
+            closed = ApiError(503, message, code="shutting_down", headers={"Retry-After": "5"})
+            return await closed.response()(scope, receive, send)
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        self._door.inside += 1
+        try:
+            await self._app(scope, receive, sent)
+        except Exception as error:
+            answer = failed(error).response()
+            if begun:
+                raise
+            await answer(scope, receive, send)
+        finally:
+            self._door.inside -= 1
+
+
+class Keyed:
+    """Lets in who has one of the keys."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN and not self._knows(scope):
+            message = "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"
+            refused = ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+            return await refused.response()(scope, receive, send)
+        await self._app(scope, receive, send)
+
+    def _knows(self, scope: Scope) -> bool:
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        digest = sha256(given.strip().encode()).digest()
+        found = [hmac.compare_digest(digest, key) for key in self._digests]  # all of them, whichever is right
+        return scheme.lower() == "bearer" and any(found)
+
+
+class Bounded:
+    """Reads no more of a body than `most` bytes."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        said = Headers(scope=scope).get("content-length", "")
+        if said.isdigit() and (len(said) > 18 or int(said) > self._most):
+            return await too_large(self._most).response()(scope, receive, send)
+        read = 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._most:
+                raise HTTPException(413, str(too_large(self._most)))
+            return message
+
+        await self._app(scope, bounded, send)
+
+
+def too_large(most: int) -> ApiError:
+    return ApiError(413, f"the body is larger than this server's {most:,} bytes; send less", code="body_too_large")

@@ -1,0 +1,113 @@
+"""Errors as OpenAI's clients read them: a status, and {"error": {message, type, param, code}}."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from winnow.errors import CapacityError, PlanError, WinnowError
+
+log = logging.getLogger("winnow.server")
+LONGEST = 1000  # characters of a message
+RETRY_S = 1
+_PATH = re.compile(r"(?<![\w./~])~?/(?:[^\s/'\":;,()]+/)+[^\s/'\":;,()]*")
+_NAMED = re.compile(r"([a-z][a-z_]*)(?:=|: | )")
+KINDS = {401: "authentication_error", 404: "not_found_error", 408: "timeout_error", 429: "rate_limit_error"}
+
+
+class ApiError(Exception):
+    """An answer that is an error. code: OpenAI's word where it has one."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kind = KINDS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": clean(str(self)), "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+def clean(message: str) -> str:
+    """One line of bounded length, without paths of this machine, that any encoding can carry."""
+    line = _PATH.sub("(a path)", " ".join(message.split()))
+    line = line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return line.encode("utf-8", "backslashreplace").decode()
+
+
+def refused(
+    error: WinnowError, fields: Sequence[str] = (), *, param: str | None = None, code: str | None = None
+) -> ApiError:
+    """What a client asked for that cannot be. fields: of its request; the one that the message begins with is named."""
+    if (named := _NAMED.match(str(error))) is not None and named[1] in fields:
+        param = named[1]
+    if isinstance(error, PlanError) and param is None:
+        param = "plan"
+    if code is None and isinstance(error, CapacityError):
+        code = "context_length_exceeded"
+    return ApiError(400, str(error), param=param, code=code)
+
+
+def failed(error: BaseException) -> ApiError:
+    """What went wrong in an answer that had begun; the log has all of it."""
+    if isinstance(error, ApiError):
+        return error
+    log.error("an answer ended with an error", exc_info=error)
+    if isinstance(error, WinnowError):
+        return ApiError(500, str(error), code="failed")
+    if out_of_memory(error):
+        return ApiError(
+            503,
+            "there was not enough memory for this step; send a shorter prompt, or fewer requests at once",
+            code="out_of_memory",
+            headers={"Retry-After": str(RETRY_S)},
+        )
+    return ApiError(500, "an internal error ended this answer", code="internal_error")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether Python or torch had too little memory; torch says it on CPUs with a plain RuntimeError."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
+        isinstance(error, RuntimeError) and "not enough memory" in str(error)
+    )
+
+
+def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """What pydantic found wrong with a body: the first field, and all that is said of it."""
+    where = _place(errors[0])
+    said = dict.fromkeys(_said(each) for each in errors if _place(each) == where)
+    text = " or ".join(list(said)[:3])
+    return ApiError(400, f"{where}: {text}" if where else text, param=where or None, code="invalid_value")
+
+
+def _place(error: Mapping[str, Any]) -> str:
+    """ "messages.0.content" of where an error is; kinds that a union has tried are left out."""
+    parts: list[str] = []
+    for part in error["loc"][1:]:
+        if isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part):
+            break
+        parts.append(str(part))
+    if error["type"] == "field":
+        parts.append(error["ctx"]["field"])
+    return clean(".".join(parts))
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    if error["type"] == "json_invalid":
+        return f"the body is no JSON ({error['ctx']['error']})"
+    return str(error["msg"]).removeprefix("Value error, ")

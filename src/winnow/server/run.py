@@ -1,0 +1,85 @@
+"""A server on a port: listening, and ending in good order."""
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from winnow.errors import InputError
+from winnow.server.app import new_app
+from winnow.server.service import Service
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that has the address and does not listen yet. Raises InputError where it cannot have it."""
+    try:
+        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        place = socket.socket(family, kind, protocol)
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(address)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot listen on {host}:{port}: {reason}; choose with --host and --port") from error
+    return place
+
+
+def address(place: socket.socket) -> str:
+    """Where clients reach it, such as http://127.0.0.1:8000."""
+    host, port = place.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(service: Service, place: socket.socket, ready: Callable[[], object] = lambda: None) -> int:
+    """Answer until told to end, by SIGTERM or Ctrl-C: then no request begins, and those under way are finished.
+
+    A second signal ends at once. ready: called when it listens. Returns the exit code: 0, or 128 and the signal.
+    """
+    server = Draining(config_of(service), service, ready)
+    server.run(sockets=[place])
+    return server.code
+
+
+def config_of(service: Service) -> uvicorn.Config:
+    """What uvicorn is told: no log of requests, and a second for what does not end by itself."""
+    return uvicorn.Config(
+        new_app(service),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+
+
+class Draining(uvicorn.Server):
+    """Ends when those inside are done, or their time is."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._service, self._ready = service, ready
+        self._until: float | None = None
+        self.code = 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._until is None:
+            self._service.door.closed = True
+            self._until = time.monotonic() + self._service.settings.drain_s
+        else:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cut off now is so on purpose
+            self.code = 128 + sig
+            self.should_exit = self.force_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._until is not None:
+            if time.monotonic() >= self._until:
+                self._service.end()
+            if not self._service.door.inside:
+                self.should_exit = True
+        return await super().on_tick(counter)

@@ -1,0 +1,145 @@
+"""What all requests share: the model, its engine and the thread that steps it, the plans it takes, the doors."""
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from winnow.engine.background import Answers, Background
+from winnow.engine.request import Output, Request
+from winnow.errors import CapacityError, InputError
+from winnow.plan import Plan
+from winnow.runtime.llm import LLM
+from winnow.server.doors import Door
+from winnow.server.errors import RETRY_S, ApiError, failed, refused
+from winnow.server.metrics import Metrics
+from winnow.server.settings import Settings
+from winnow.server.usage import costs
+from winnow.stats import Stats
+
+Some = TypeVar("Some")
+
+
+class Service:
+    """A model that answers requests. name: what clients call it.
+
+    Raises PlanError where one of the plans that clients may ask for cannot run on the model, InputError where that has
+    no tokenizer.
+    """
+
+    def __init__(self, llm: LLM, settings: Settings, name: str) -> None:
+        self.llm, self.settings, self.name = llm, settings, name
+        if llm.tokenizer is None:
+            raise InputError(f"{name} has no tokenizer, and clients send and read text; use a model that has one")
+        self.tokenizer = llm.tokenizer
+        self.created = int(time.time())
+        self.plan = llm.prepare()
+        self.plans = [llm.prepare(plan) for plan in settings.allow_plans]
+        self.metrics = Metrics(self.costs)
+        self.engine = llm.engine(
+            max_step_tokens=settings.max_step_tokens,
+            max_step_s=None if settings.max_step_ms is None else settings.max_step_ms / 1000,
+            max_cache_bytes=settings.max_cache_bytes,
+            max_sequences=settings.max_sequences,
+            progress=self.metrics.read,
+        )
+        self.metrics.follow(self.engine)
+        self.background = Background(self.engine, self.metrics.step)
+        self.door = Door()
+        # One thread: texts are encoded beside the loop, and never by two threads with one tokenizer.
+        self._aside = ThreadPoolExecutor(1, "winnow-server")
+
+    def costs(self, stats: Stats) -> dict[str, int]:
+        """What a sample cost, each figure beside full attention's."""
+        return costs(stats, self.llm.decoder.shape, self.engine.max_step_tokens)
+
+    def chosen(self, text: str | None) -> Plan:
+        """The plan of a request. Raises ApiError where clients may not ask for it, PlanError where it is none."""
+        if text is None:
+            return self.plan
+        plan = Plan.parse(text)
+        if plan == self.plan or plan in self.plans:
+            return plan
+        if self.plans:
+            known = ", ".join(map(str, dict.fromkeys([self.plan, *self.plans])))
+            raise ApiError(400, f"this server takes these plans: {known}", param="plan", code="plan_not_allowed")
+        for policy in plan.policies.values():
+            if named := [name for name in policy.loads if getattr(policy, name) is not None]:
+                raise ApiError(
+                    400,
+                    f"{policy.name}: {named[0]} names files of the server, which its clients may not; leave it out",
+                    param="plan",
+                    code="plan_not_allowed",
+                )
+        return plan
+
+    def about(self) -> dict[str, Any]:
+        """The model as /v1/models shows it: with the plan that it has, and those that a request may ask for."""
+        taken = list(dict.fromkeys(map(str, [self.plan, *self.plans]))) if self.plans else "any"
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "winnow",
+            "max_model_len": self.llm.decoder.shape.max_positions,
+            "plan": str(self.plan),
+            "plans": taken,
+        }
+
+    def texts(self, prompts: Sequence[str | list[int]]) -> list[str]:
+        """Prompts as text."""
+        return [each if isinstance(each, str) else str(self.tokenizer.decode(each)) for each in prompts]
+
+    async def aside(self, work: Callable[..., Some], *given: Any, **named: Any) -> Some:
+        """The result of what takes a while and needs no loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._aside, functools.partial(work, *given, **named))
+
+    def begin(self, requests: Sequence[Request], fields: Sequence[str]) -> Answers:
+        """Queue checked requests. Raises ApiError where there is no room: now, or ever."""
+        most = self.settings.max_queue
+        if len(requests) > most:
+            raise ApiError(400, f"{len(requests)} prompts are more than may wait ({most}); send fewer", param="prompt")
+        if self.engine.waiting + len(requests) > most:
+            raise ApiError(
+                429,
+                f"{self.engine.waiting} requests wait already; come back in a moment",
+                code="queue_full",
+                headers={"Retry-After": str(RETRY_S)},
+            )
+        try:
+            answers = self.background.answers(requests)
+        except CapacityError as error:
+            raise refused(error, fields, code="cache_capacity_exceeded") from error
+        self.metrics.asked(requests)
+        return answers
+
+    async def outputs(self, answers: Answers, deadline: float | None) -> AsyncGenerator[Output, None]:
+        """What steps bring, until all has ended. Raises ApiError with what ended a sample before its time."""
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    output = await anext(answers)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                message = f"the answer took longer than this server's {self.settings.timeout_s:g} s"
+                raise ApiError(408, message, code="timeout", headers={"x-should-retry": "false"}) from None
+            if output.completion is not None and output.completion.error is not None:
+                raise failed(output.completion.error)
+            yield output
+
+    def deadline(self) -> float | None:
+        """When a request that arrives now is to be done, on the loop's clock."""
+        return None if self.settings.timeout_s is None else asyncio.get_running_loop().time() + self.settings.timeout_s
+
+    def named(self, name: str | None) -> None:
+        """Raise ApiError where a client means another model."""
+        if name is not None and name != self.name:
+            message = f"there is no model {name!r:.200} here; use {self.name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def end(self) -> None:
+        """End all that is under way with an error."""
+        self.background.end(ApiError(503, "the server ended before this answer did", code="shutting_down"))

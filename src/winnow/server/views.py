@@ -1,0 +1,132 @@
+"""Answers as OpenAI's objects: whole ones, and the chunks of a stream; joined, the chunks are the whole."""
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from winnow import __version__
+from winnow.engine.request import Completion, Likeliest, Output, Request
+from winnow.server.spelling import Spelling
+
+Json = dict[str, Any]
+
+
+class View:
+    """One request's answer. count: of the likeliest tokens to report; None: no probabilities."""
+
+    whole_kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+    prefix: ClassVar[str]
+
+    def __init__(self, model: str, spelling: Spelling, requests: Sequence[Request], count: int | None) -> None:
+        self.spelling, self.requests, self.count = spelling, requests, count
+        self._about = {"created": int(time.time()), "model": model, "system_fingerprint": f"winnow-{__version__}"}
+        self._id = f"{self.prefix}-{uuid.uuid4().hex}"
+
+    def whole(self, completions: Sequence[Completion], usage: Json) -> Json:
+        """All at once; completions in the order of prompts and samples."""
+        return {**self.frame(self.whole_kind, [self.choice(each) for each in completions]), "usage": usage}
+
+    def frame(self, kind: str, choices: list[Json]) -> Json:
+        return {"id": self._id, "object": kind, **self._about, "choices": choices}
+
+    def place(self, prompt: int, sample: int) -> int:
+        """The index of a choice."""
+        return prompt * self.requests[0].params.n + sample
+
+    def opening(self) -> Iterator[Json]:
+        """Chunks that come before there is any token."""
+        return iter(())
+
+    def chunk(self, output: Output) -> Json | None:
+        """What a step brought; None where there is nothing to show yet."""
+        if not (output.text or output.completion is not None or (self.count is not None and output.token_ids)):
+            return None
+        return self.frame(self.chunk_kind, [self.delta(output)])
+
+    def choice(self, completion: Completion) -> Json:
+        raise NotImplementedError
+
+    def delta(self, output: Output) -> Json:
+        raise NotImplementedError
+
+
+class CompletionView(View):
+    """Of /v1/completions. echoed: the prompts as text, where they come before their answers."""
+
+    whole_kind = chunk_kind = "text_completion"
+    prefix = "cmpl"
+
+    def __init__(self, *given: Any, echoed: Sequence[str] | None) -> None:
+        super().__init__(*given)
+        self._echoed = echoed
+        self._offsets: dict[int, int] = {}  # characters of each choice's tokens so far
+
+    def choice(self, completion: Completion) -> Json:
+        said, tokens, found = "", list(completion.token_ids), list[Likeliest | None](completion.logprobs or [])
+        if self._echoed is not None:
+            said = self._echoed[completion.prompt_index]
+            if self.count is not None:
+                tokens = self.requests[completion.prompt_index].ids + tokens
+                found = [*(completion.prompt_logprobs or []), *found]
+        return {
+            "index": self.place(completion.prompt_index, completion.sample_index),
+            "text": said + completion.text,
+            "logprobs": None if self.count is None else self.spelling.classic(tokens, found, 0),
+            "finish_reason": completion.finish_reason,
+        }
+
+    def delta(self, output: Output) -> Json:
+        index = self.place(output.prompt_index, output.sample_index)
+        said, tokens, found = "", list(output.token_ids), list[Likeliest | None](output.logprobs or [])
+        if index not in self._offsets:
+            self._offsets[index] = 0
+            if self._echoed is not None:
+                said = self._echoed[output.prompt_index]
+                if self.count is not None:
+                    tokens = self.requests[output.prompt_index].ids + tokens
+                    found = [*(output.prompt_logprobs or []), *found]
+        logprobs = None
+        if self.count is not None:
+            logprobs = self.spelling.classic(tokens, found, self._offsets[index])
+            self._offsets[index] += sum(map(len, logprobs["tokens"]))
+        return {
+            "index": index,
+            "text": said + output.text,
+            "logprobs": logprobs,
+            "finish_reason": None if output.completion is None else output.completion.finish_reason,
+        }
+
+
+class ChatView(View):
+    """Of /v1/chat/completions."""
+
+    whole_kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+
+    def opening(self) -> Iterator[Json]:
+        for sample in range(self.requests[0].params.n):
+            delta = {"role": "assistant", "content": ""}
+            choice = {"index": sample, "delta": delta, "logprobs": None, "finish_reason": None}
+            yield self.frame(self.chunk_kind, [choice])
+
+    def choice(self, completion: Completion) -> Json:
+        return {
+            "index": self.place(completion.prompt_index, completion.sample_index),
+            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            "logprobs": self._logprobs(completion.token_ids, completion.logprobs),
+            "finish_reason": completion.finish_reason,
+        }
+
+    def delta(self, output: Output) -> Json:
+        return {
+            "index": self.place(output.prompt_index, output.sample_index),
+            "delta": {"content": output.text} if output.text else {},
+            "logprobs": self._logprobs(output.token_ids, output.logprobs),
+            "finish_reason": None if output.completion is None else output.completion.finish_reason,
+        }
+
+    def _logprobs(self, tokens: Sequence[int], found: Sequence[Likeliest] | None) -> Json | None:
+        if self.count is None:
+            return None
+        return {"content": self.spelling.spoken(tokens, found or [], self.count), "refusal": None}

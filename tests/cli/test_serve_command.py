@@ -1,0 +1,41 @@
+"""`winnow serve` before it listens: what is missing or wrong is one line."""
+
+import shutil
+import socket
+
+import pytest
+from test_errors import fails
+
+from winnow.cli import serve
+
+
+def test_a_missing_extra(winnow, tiny, monkeypatch):
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
+    fails(winnow("serve", tiny), "winnow serve needs uvicorn; install winnow with its extra 'serve'")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--plan", "nosuch"], ["unknown policy 'nosuch'"]),
+        (["--allow-plans", "full", "--allow-plans", "streaming(sink='x')"], ["must be a whole number"]),
+        (["--port", 99_999], ["port=99999", "at most 65535"]),
+        (["--max-step-tokens", 0], ["max_step_tokens=0 must be at least 1"]),
+        (["--max-queue", 1.5], ["1.5 is no whole number"]),
+        (["--served-model-name", ""], ["served_model_name is empty"]),
+    ],
+)
+def test_bad_options(winnow, tiny, flags, words):
+    fails(winnow("serve", tiny, *flags), *words)
+
+
+def test_an_address_that_is_taken(winnow, tiny):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        fails(winnow("serve", tiny, "--port", port), f"cannot listen on 127.0.0.1:{port}", "--port")
+
+
+def test_a_model_that_reads_no_text(winnow, tiny, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny, bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    fails(winnow("serve", bare, "--port", 0), "bare has no tokenizer")
