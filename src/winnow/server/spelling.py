@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from winnow.engine.request import Likeliest
-from winnow.policies.compute.spelling import UNDECODED
+from winnow.policies.prompt.spelling import UNDECODED
 
 LEAST = -9999.0  # instead of -inf, which JSON does not have
 
