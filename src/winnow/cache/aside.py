@@ -40,6 +40,10 @@ class Aside:
         self.count = end
         self.high = max(self.high, end)
 
+    def gives_back(self, leaving: int) -> bool:
+        """Whether memory is given back when so many leave."""
+        return 2 * (self.count - leaving) < len(self.positions)
+
     def take(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """Remove the live entries where `wanted` [count] bool; returns their hidden states and positions, a copy.
 
@@ -53,7 +57,7 @@ class Aside:
         self.hidden[holes] = self.hidden[movers]
         self.positions[holes] = self.positions[movers]
         self.count = left
-        if 2 * left < len(self.positions):
+        if self.gives_back(0):
             self._resize(left)
         return taken
 

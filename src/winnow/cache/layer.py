@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -140,7 +141,7 @@ class LayerCache:
         if self.scores is not None and scores is not None:
             self.scores[:, start : self.stop] = scores
 
-    def reserve(self, positions: Tensor | int) -> "Reserved":
+    def reserve(self, positions: np.ndarray | int) -> "Reserved":
         """The same for units that whoever calls is about to write, in the last slots; what `give_back` takes.
 
         positions: of one unit, or [rows] with gaps between them.
@@ -148,7 +149,7 @@ class LayerCache:
         rows, first = (1, positions) if isinstance(positions, int) else (len(positions), None)
         before = Reserved(rows, self.first, self.gapless, self._next, self.peak, self.high, self._own_high)
         if self.first is None:
-            self.first = int(positions[0]) if isinstance(positions, Tensor) else positions
+            self.first = int(positions[0]) if isinstance(positions, np.ndarray) else positions
         self._extend(rows, positions, first)
         return before
 
@@ -158,16 +159,17 @@ class LayerCache:
         self.appended -= before.rows
         _, self.first, self.gapless, self._next, self.peak, self.high, self._own_high = before
 
-    def _extend(self, rows: int, positions: Tensor | int, first: int | None) -> None:
+    def _extend(self, rows: int, positions: Tensor | np.ndarray | int, first: int | None) -> None:
         """Take slots for new units."""
         self.gapless = self.gapless and first is not None and self._next in (None, first)
         self._next = None if first is None else first + rows
         if self.stop + rows > self.memory.capacity:
             self._make_room(rows)
-        if isinstance(positions, int):  # one, and without a call into torch, which would take as long as all the rest
-            self.positions.numpy()[..., self.stop] = positions
-        else:
-            self.positions[..., self.stop : self.stop + rows] = positions
+        slots = slice(self.stop, self.stop + rows)
+        if isinstance(positions, Tensor):
+            self.positions[..., slots] = positions
+        else:  # few, and without a call into torch, which would take as long as all the rest
+            self.positions.numpy()[..., slots] = positions
         if self.scores is not None:
             self.scores[:, self.stop : self.stop + rows] = 0
         self.stop += rows

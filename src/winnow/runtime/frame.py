@@ -100,7 +100,7 @@ class Frame:
         begun: list[tuple[LayerCache, Reserved]] = []
         for segment in self._segments:
             caches = segment.sequence.caches[layer:stop]
-            places = segment.first if segment.rows == 1 else segment.positions
+            places = segment.first if segment.rows == 1 else segment.positions.numpy()
             begun += [(cache, cache.reserve(places)) for cache in caches]
             if (reading := _reading(segment, caches, layer, rotated=self._program.rotated[layer])) is None:
                 for cache, before in begun:

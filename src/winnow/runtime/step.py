@@ -132,14 +132,18 @@ class Step:
         if sequence.planted:
             stays &= segment.positions > 0
         leave_units(self.decoder, gate, segment, rows, ~stays)
-        sequence.note()
-        returned, returned_at = aside.take(seen[aside.live])
+        wanted = seen[aside.live]
+        # In a decode step what is held grows from here on, unless memory goes back.
+        if not segment.decode or aside.gives_back(int(wanted.sum())):
+            sequence.note()
+        returned, returned_at = aside.take(wanted)
         if waits or gate.stopped == "parked":
             # While they wait, all that will wait is known; what stops later is not.
             aside.put(rows[~stays], segment.positions[~stays], sequence.prompt if waits else 0)
         else:
             aside.clear()
-        sequence.note()
+        if not segment.decode:
+            sequence.note()
         if gate.stopped == "evicted" and not waits:
             sequence.forget(seen, below=layer)
         rows, positions = rows[stays], segment.positions[stays]

@@ -31,8 +31,8 @@ class LazyLLM(ComputePolicy):
     revive: what a revived token sees besides the tokens computed with it, of those that the step still sees: "relaxed",
         all computed in earlier steps, also at later positions, as in the paper; "causal", those at earlier positions;
         "never", nothing is revived: the choice of prefill stays, and nothing stays parked after it (a control).
-    keep_decode: keep in decode steps, of what the step sees; None: as in prefill, as in the paper. At 1.0 a step reads all
-        that has been computed, and nothing has to be gathered.
+    keep_decode: keep in decode steps, of what the step sees; None: as in prefill, as in the paper. At 1.0 a step reads
+        all that has been computed, and nothing has to be gathered.
     prune_generated: rank generated tokens too; otherwise they always go on.
     always_keep: positions that go on before any other, such as [0]; they count in keep.
     max_revive: at most so many tokens revived per decode step, the most attended; None: all that are chosen, as in the
@@ -161,8 +161,8 @@ class LazyLLM(ComputePolicy):
 
     @property
     def revives(self) -> bool:
-        """Whether tokens that stop are parked."""
-        return self.revive != "never" and self.prunes
+        """Whether tokens that stop are parked: where decode steps choose, or something can come back."""
+        return self.revive != "never" and (self.stops_in_decode or (self.stops_in_prefill and self.max_revive != 0))
 
     @property
     def prunes(self) -> bool:
@@ -180,19 +180,21 @@ class LazyLLM(ComputePolicy):
         return min(self._decode_ratios) < 1
 
     def gates(self, shape: ModelShape) -> tuple[Gate, ...]:
-        """The pruning layers."""
+        """The pruning layers. In decode steps those at which nothing may stop or come back have no choice."""
         if not self.prunes:
             return ()
+        stages, most = self._stages(shape), math.inf if self.max_revive is None else self.max_revive
         return tuple(
             Gate(
                 layer,
                 rank_by=(layer - 1,),
                 waits=keep < 1,
-                decode=self.revives,
+                decode=self.revives and (self.stops_in_decode or most >= 2**above),
                 stopped="parked" if self.revives else "lost",
                 revived_see="all" if self.revive == "relaxed" else "earlier",
             )
-            for layer, keep in zip(self._stages(shape), self._ratios, strict=False)  # a small model has fewer stages
+            # A small model has fewer stages.
+            for above, layer, keep in zip(reversed(range(len(stages))), stages, self._ratios, strict=False)
         )
 
     def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
@@ -209,8 +211,7 @@ class LazyLLM(ComputePolicy):
         chosen = candidates if count == tokens else self._best(entrance, candidates, count)
         if entrance.decode and self.max_revive is not None:
             late, above = chosen & entrance.aside, len(self._stages(entrance.shape)) - 1 - stage
-            most = (self.max_revive - entrance.revived) // 2**above
-            chosen = (chosen & ~late) | self._best(entrance, late, most)
+            chosen = (chosen & ~late) | self._best(entrance, late, (self.max_revive - entrance.revived) // 2**above)
         elif count == tokens:
             return None
         return (chosen | ~candidates).nonzero().flatten()
