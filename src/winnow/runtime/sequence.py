@@ -264,6 +264,7 @@ def new_sequence(
             scored=plan.keep.scores_units(window),
             normed=plan.read.norms,
             compact=layer < sequence.stops and plan.keep.compact(window),
+            shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
         )
         sequence.caches.append(cache)
     return sequence
