@@ -6,6 +6,7 @@ import torch
 
 from models import small_model
 from winnow import LLM, Plan
+from winnow.engine.engine import Engine
 from winnow.engine.services import admit
 from winnow.policies.registry import POLICIES
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
@@ -39,3 +40,13 @@ def small_llm(name, device="cpu", dtype=torch.float32):
 def fresh(llm, plan, ids, prompt=PROMPT):
     """A sequence with no token yet, and the tokens of its prompt that the plan lets the model see."""
     return admit(llm.decoder, llm.tokenizer, plan, ids[:prompt], len(ids) - prompt, llm.prefill_chunk)
+
+
+def held(engine: Engine) -> int:
+    """Bytes that all sequences of an engine hold now, those that several of them share once."""
+    states = [job.state for entry in engine._running for job in entry.jobs if job.state.caches]
+    shared: dict[int, list[int]] = {}
+    for cache in (cache for state in states for cache in state.own_caches()):
+        for slab, slots in cache.memory._shared:
+            shared.setdefault(id(slab), []).append(slots * cache.unit_bytes)
+    return sum(sum(state.held()) for state in states) - sum(sum(each) - max(each) for each in shared.values())

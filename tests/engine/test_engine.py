@@ -11,7 +11,7 @@ from covering import covered
 from driving import decode, prefill
 from models import small_model
 from tokenizers_for_tests import byte_tokenizer
-from trials import COMBINED, fresh, plan_of, small_llm
+from trials import COMBINED, fresh, held, plan_of, small_llm
 from winnow import LLM, Plan, SamplingParams
 from winnow.engine.bound import bound_bytes
 from winnow.engine.engine import Engine
@@ -158,6 +158,26 @@ def test_admission_waits_for_bytes_and_never_holds_more(llm, text):
         most = max(most, engine.running)
         assert sum(sum(state.held()) for state in states(engine)) <= engine.reserved_bytes <= 2.5 * one
     assert most == 2
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_samples_reserve_what_they_share_once(family):
+    llm, prompt, n, fed = small_llm(family), [5 + at % 90 for at in range(100)], 3, 4
+    shape, asked = llm.decoder.shape, params(fed + 1, n=n, temperature=1.0, seed=1)
+    full, unit = shape.windows.count(None), shape.kv_heads * shape.unit_bytes
+    windows = [n * (window - 1 + 16) for window in shape.windows if window is not None]
+    needed = unit * (full * (len(prompt) + n * fed) + sum(windows))
+    assert needed < n * bound_bytes(Plan(), shape, len(prompt), fed, 16)
+    with pytest.raises(CapacityError, match=f"{needed:,} bytes"):
+        llm.engine(max_step_tokens=16, max_cache_bytes=needed - 1).add(prompt, asked)
+    engine, most = llm.engine(max_step_tokens=16, max_cache_bytes=needed), 0
+    engine.add(prompt, asked)
+    while not engine.idle:
+        engine.step()
+        most = max(most, held(engine))
+        assert held(engine) <= engine.reserved_bytes <= needed
+    if family == "llama":  # the last token is fed in the step that ends it
+        assert most == unit * full * (len(prompt) + n * (fed - 1))
 
 
 def test_what_can_never_fit_is_refused_with_the_figures(llm, text):

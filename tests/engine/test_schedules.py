@@ -1,39 +1,48 @@
 """Requests that come, run side by side and are aborted in every order: each is what it would be alone."""
 
+import functools
 import random
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-from trials import COMBINED, plan_of, small_llm
-from winnow import LLM, SamplingParams
+from models import small_model
+from trials import COMBINED, held, plan_of, small_llm
+from winnow import LLM, Completion, SamplingParams
 from winnow.engine.engine import Engine
+from winnow.models.packed import quantize_model
 from winnow.policies.registry import POLICIES
+from winnow.runtime.heads import HeadsConfig, RetainingHeads
 
 PLANS = [*(str(plan_of(name, policy.trial)) for name, policy in POLICIES.items()), *COMBINED]
 ALWAYS, ALL = 30, 1000
 SEEDS = [pytest.param(seed, marks=() if seed < ALWAYS else pytest.mark.full) for seed in range(ALL)]
 
 
-def held(engine: Engine) -> int:
-    """Bytes that all sequences of an engine hold now."""
-    return sum(sum(job.state.held()) for entry in engine._running for job in entry.jobs if job.state.caches)
-
-
 def alone(llm: LLM, asked: dict, tokens: list[int]) -> torch.Tensor:
     """Log-probabilities [new tokens, vocab] of the request by itself, fed the tokens that it gave in company."""
     prompt = asked["prompt"]
     rows = llm.logits([*prompt, *tokens[:-1]], decode_from=len(prompt), plan=asked["plan"])
-    return rows.log_softmax(-1)
+    return torch.stack([row.log_softmax(-1) for row in rows])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_company_changes_nothing(seed):
-    rng = random.Random(seed)
-    llm = small_llm(rng.choice(("llama", "gemma2", "llama-9-3")))
+@functools.cache
+def exact_llm(name: str, packed: bool) -> LLM:
+    """In bfloat16, and to the bit."""
+    model = small_model(name, dtype=torch.bfloat16)
+    if packed:
+        quantize_model(model)
+    llm = LLM(model, prefill_chunk=10, deterministic=True)
+    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width=8), seed=1)
+    return llm
+
+
+def scheduled(llm: LLM, seed: int, rng: random.Random, lengths: tuple[int, ...]) -> Iterator[tuple[dict, Completion]]:
+    """Random requests that come and are aborted at random; each with what became of it."""
     asked = [
         {
-            "prompt": [rng.randrange(3, 97) for _ in range(rng.choice((12, 20, 33, 47)))],
+            "prompt": [rng.randrange(3, 97) for _ in range(rng.choice(lengths))],
             "plan": rng.choice(PLANS),
             "new": rng.randint(1, 6),
             "n": rng.choice((1, 1, 1, 2)),
@@ -48,7 +57,7 @@ def test_company_changes_nothing(seed):
         drawn = {"n": request["n"], "temperature": 1.0, "seed": seed} if request["n"] > 1 else {}
         request["params"] = SamplingParams(max_tokens=request["new"], ignore_eos=True, logprobs=4, **drawn)
         sizes.add(request["prompt"], request["params"], plan=request["plan"])
-    largest = max(entry.alive * entry.bound for entry in sizes._waiting)
+    largest = max(entry.reserved for entry in sizes._waiting)
     engine = llm.engine(
         max_step_tokens=most,
         max_step_s=rng.choice((None, None, 1e-3)),
@@ -71,13 +80,46 @@ def test_company_changes_nothing(seed):
     assert engine.idle
     assert (engine.reserved_bytes, held(engine)) == (0, 0)
     for (number, _), completion in done.items():
-        request = asked[number]
         assert completion.error is None
-        assert completion.finish_reason == "length" or request["aborted"] is not None
-        if not completion.token_ids:
-            continue
+        assert completion.finish_reason == "length" or asked[number]["aborted"] is not None
+        if completion.token_ids:
+            yield asked[number], completion
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_company_changes_nothing(seed):
+    rng = random.Random(seed)
+    llm = small_llm(rng.choice(("llama", "gemma2", "llama-9-3")))
+    for request, completion in scheduled(llm, seed, rng, (12, 20, 33, 47, 80)):
         expected = alone(llm, request, completion.token_ids)
         for row, token, report in zip(expected, completion.token_ids, completion.logprobs, strict=True):
             assert row[token] >= row.max() - 1e-4 or request["n"] > 1
             for each, value in report.items():
                 assert value == pytest.approx(float(row[each]), abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_company_changes_no_bit_of_a_deterministic_model(seed):
+    rng, threads = random.Random(seed), torch.get_num_threads()
+    name, packed = rng.choice((("qwen3", False), ("qwen3", True), ("llama-9-3", False), ("qwen3_moe", False)))
+    llm = exact_llm(name, packed)
+    torch.set_num_threads(rng.choice((1, 2)))
+    try:
+        for request, completion in scheduled(llm, seed, rng, (12, 33, 70, 111)):
+            expected = alone(llm, request, completion.token_ids)
+            for row, report in zip(expected, completion.logprobs, strict=True):
+                assert report == {each: float(row[each]) for each in report}
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_samples_of_a_deterministic_model_are_what_each_is_alone(packed):
+    """Their prompt is longer than what forks copy anyway."""
+    llm = exact_llm("qwen3", packed)
+    prompt = [(7 * at) % 90 + 3 for at in range(150)]
+    params = SamplingParams(n=3, temperature=1.0, seed=5, max_tokens=8, ignore_eos=True, logprobs=2)
+    for completion in llm.generate([prompt, prompt[:80]], params)[:3]:
+        expected = alone(llm, {"prompt": prompt, "plan": "full"}, completion.token_ids)
+        for row, report in zip(expected, completion.logprobs, strict=True):
+            assert report == {each: float(row[each]) for each in report}

@@ -37,7 +37,7 @@ class LayerCache:
 
     make: capacity -> Slab, from the plan's store policy. limit: the most units there will ever be, where that is known;
     the slab never grows past it. scored: whether units have scores. compact: whether the rope position of a unit is its
-    place among the live ones; such keys come unrotated.
+    place among the live ones; such keys come unrotated. shares: whether forks share memory.
 
     positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens. scores: [kv_heads, capacity]
     float32, what a policy has noted of each unit, or None. rotated: whether keys are held as they are attended to.
@@ -52,10 +52,11 @@ class LayerCache:
         *,
         scored: bool = False,
         compact: bool = False,
+        shares: bool = True,
     ) -> None:
         self._make = make
         self._limit = limit
-        self.memory = Memory(make, capacity)
+        self.memory = Memory(make, capacity, shares=shares)
         self.unit_bytes = self.slab.nbytes // capacity  # of one token's units over all KV heads
         kv_heads, device = self.slab.keys.shape[0], self.slab.keys.device
         self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
@@ -277,7 +278,7 @@ class LayerCache:
         keys.copy_(change(keys))
 
     def fork(self) -> "LayerCache":
-        """An independent copy: the units so far lie in memory that both share and neither writes any more."""
+        """An independent copy: the units so far lie in memory that both share and neither writes any more, or twice."""
         twin = copy.copy(self)
         twin.memory = self.memory.fork(self.stop)
         twin.positions = self.positions.clone()

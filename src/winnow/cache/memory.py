@@ -39,11 +39,12 @@ class Slab:
 class Memory:
     """The slots of one layer of one sequence: some that forks share and nobody writes, then those of its own.
 
-    own: the slab behind the shared slots; offset: how many these are. make: capacity -> Slab.
+    own: the slab behind the shared slots; offset: how many these are. make: capacity -> Slab. shares: whether forks
+    share at all.
     """
 
-    def __init__(self, make: Callable[[int], Slab], capacity: int) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[int], Slab], capacity: int, *, shares: bool = True) -> None:
+        self._make, self._shares = make, shares
         self._shared: list[tuple[Slab, int]] = []  # slabs, and how many slots of each, from its first on
         self.own = make(capacity)
         self.offset = 0
@@ -98,11 +99,11 @@ class Memory:
         self._shared, self.offset, self.own = [], 0, slab
 
     def fork(self, stop: int) -> "Memory":
-        """The same units up to slot `stop` once more, in shared memory but for a few."""
-        if stop - self.offset > COPIED:
+        """The same units up to slot `stop` once more, in shared memory but for a few, or all copied."""
+        if self._shares and stop - self.offset > COPIED:
             self._shared.append((self.own, stop - self.offset))
             self.offset, self.own = stop, self._make(0)
-        twin = Memory(self._make, self.own.capacity)
+        twin = Memory(self._make, self.own.capacity, shares=self._shares)
         twin._shared, twin.offset = list(self._shared), self.offset
         twin.write(self.offset, *self.own.run(0, stop - self.offset))
         return twin

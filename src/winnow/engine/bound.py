@@ -1,10 +1,25 @@
 """The most bytes that a sequence under a plan can ever hold: what a request is admitted by."""
 
+from dataclasses import dataclass
+
+from winnow.cache.memory import COPIED
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep
 
 POSITION = SCORE = 4  # bytes of a float32; a position has twice as many
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most bytes that one sample of a request ever holds, and how many of these all its samples hold in common."""
+
+    alone: int
+    shared: int = 0
+
+    def of(self, samples: int) -> int:
+        """The most that so many of them hold together."""
+        return samples * self.alone - max(0, samples - 1) * self.shared
 
 
 def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep | None = None) -> int:
@@ -24,6 +39,16 @@ def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int
         + plan.read.bound(shape, prompt, new)
         + _told(plan, shape, prompt + new)
     )
+
+
+def shared_bytes(plan: Plan, shape: ModelShape, prompt: int) -> int:
+    """How many of these bytes forks at the end of the prompt have in common until the last of them ends.
+
+    The prompt's units in layers from which nothing ever goes; elsewhere a fork may come to have units of its own.
+    """
+    if prompt <= COPIED or not (plan.keep.identity and plan.compute.identity):
+        return 0
+    return prompt * shape.kv_heads * shape.unit_bytes * shape.windows.count(None)
 
 
 def _units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep) -> list[int]:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from winnow.engine.bound import bound_bytes
+from winnow.engine.bound import Bound, bound_bytes, shared_bytes
 from winnow.engine.entry import Entry
 from winnow.engine.job import step
 from winnow.engine.pace import Pace
@@ -31,7 +31,8 @@ class Engine:
     Args:
         llm: the model, and the plan that a request has unless it names one.
         max_step_tokens: rows in a step, decode rows included; small: short gaps between tokens, large: prompts are
-            done sooner. None: the model's `prefill_chunk`.
+            done sooner. None: the model's `prefill_chunk`. Of a deterministic model a step takes chunks of
+            `prefill_chunk` as far through the layers as so many rows would go through all of them.
         max_step_s: how long a step may take, as far as fewer tokens of prompts can bring that about; their number
             follows from what steps have taken.
         max_cache_bytes: of all that requests hold together. None: whatever they need.
@@ -64,6 +65,8 @@ class Engine:
         self._llm, self._progress = llm, progress
         self.max_step_tokens = max_step_tokens or llm.prefill_chunk
         self.max_cache_bytes, self.max_sequences = max_cache_bytes, max_sequences or llm.max_batch
+        # The most rows of a prompt that go through a layer together.
+        self._chunk = llm.prefill_chunk if llm.decoder.deterministic else self.max_step_tokens
         self._pace = None if max_step_s is None else Pace(max_step_s, self.max_step_tokens)
         self._waiting: deque[Entry] = deque()
         self._running: list[Entry] = []
@@ -93,8 +96,10 @@ class Engine:
         arrived, llm, params = time.perf_counter(), self._llm, request.params
         deep = request.plan.compute.full_depth(request.ids, llm.services)
         shape, new = llm.decoder.shape, params.max_tokens - 1
-        bound = bound_bytes(request.plan, shape, len(request.ids), new, self.max_step_tokens, deep)
-        if self.max_cache_bytes is not None and (needed := params.n * bound) > self.max_cache_bytes:
+        alone = bound_bytes(request.plan, shape, len(request.ids), new, self._chunk, deep)
+        copied = llm.decoder.deterministic
+        bound = Bound(alone, 0 if copied else shared_bytes(request.plan, shape, len(request.ids)))
+        if self.max_cache_bytes is not None and (needed := bound.of(params.n)) > self.max_cache_bytes:
             raise CapacityError(
                 f"{len(request.ids)} prompt tokens and max_tokens={params.max_tokens}, {params.n} times, hold up to "
                 f"{needed:,} bytes under {request.plan}, more than max_cache_bytes={self.max_cache_bytes:,}; shorten "
@@ -169,7 +174,7 @@ class Engine:
     @property
     def reserved_bytes(self) -> int:
         """The most bytes that all that is running can come to hold."""
-        return sum(entry.alive * entry.bound for entry in self._running)
+        return sum(entry.reserved for entry in self._running)
 
     def close(self) -> None:
         """End everything and give the memory back; nothing can be added after."""
@@ -205,10 +210,9 @@ class Engine:
                     return
                 entry = self._waiting.popleft()
                 self._running.append(entry)
-            entry.begin(self._llm.decoder, self._llm.tokenizer, self.max_step_tokens)
+            entry.begin(self._llm.decoder, self._llm.tokenizer, self._chunk)
 
     def _fits(self, entry: Entry) -> bool:
-        wanted = entry.alive
-        if self._running and self.running + wanted > self.max_sequences:
+        if self._running and self.running + entry.alive > self.max_sequences:
             return False
-        return self.max_cache_bytes is None or self.reserved_bytes + wanted * entry.bound <= self.max_cache_bytes
+        return self.max_cache_bytes is None or self.reserved_bytes + entry.reserved <= self.max_cache_bytes

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from winnow.engine.bound import Bound
 from winnow.engine.job import Job
 from winnow.engine.request import Completion, FinishReason, Likeliest, Output, Request
 from winnow.engine.sample import Sample
@@ -19,14 +20,14 @@ from winnow.stats import Stats
 class Entry:
     """A request and what has become of it.
 
-    bound: the most bytes that one of its samples ever holds. emit: told of every output. jobs: none while it waits;
+    bound: the most bytes that its samples ever hold. emit: told of every output. jobs: none while it waits;
     its prompt; its samples, those that have ended too.
     """
 
     id: int
     request: Request
     arrived: float
-    bound: int
+    bound: Bound
     emit: Callable[[Output], None]
     progress: Callable[[int], None]
     jobs: list[Job] = field(default_factory=list)
@@ -39,6 +40,11 @@ class Entry:
             return 0
         samples = [job for job in self.jobs if isinstance(job, Sample)]
         return sum(sample.finish_reason is None for sample in samples) if samples else self.request.params.n
+
+    @property
+    def reserved(self) -> int:
+        """The most bytes that what is alive of it can come to hold."""
+        return self.bound.of(self.alive)
 
     def begin(self, decoder: Decoder, tokenizer: PreTrainedTokenizerBase | None, chunk: int) -> None:
         """Make room for the prompt; `chunk`: the most rows of it in a step."""

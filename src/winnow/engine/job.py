@@ -84,7 +84,8 @@ def _step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
         if left <= 0 or not job.prompt:
             continue
         if job._walk is None:
-            piece = job._piece(left)
+            # Where rounding must not depend on company, neither may the chunks: larger ones go on over several steps.
+            piece = job._piece(job.state.chunk if decoder.deterministic else left)
             if job._gathers(len(piece)) <= left:
                 together.append((job, piece))
                 left -= len(piece)
@@ -93,12 +94,15 @@ def _step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
         done, last = _go_on(decoder, job, left)
         left -= done
         ended += last
-    with _ending(*(job for job, _ in ended)):
-        ended += _feed(decoder, together, decodes)
+    passes = [(together, decodes)]
+    if decoder.deterministic:
+        passes = [([piece], int(index < decodes)) for index, piece in enumerate(together)]
+    for each in passes:
+        with _ending(*(job for job, _ in ended)):
+            ended += _feed(decoder, *each)
     if ended:
         with _ending(*(job for job, _ in ended)):
-            logits = logits_of(decoder, torch.cat([hidden for _, hidden in ended]))
-            for (job, _), row in zip(ended, logits, strict=True):
+            for (job, _), row in zip(ended, _logits(decoder, [hidden for _, hidden in ended]), strict=True):
                 with _ending(job):
                     job.take(row)
     return room - left
@@ -123,6 +127,13 @@ def run(decoder: Decoder, jobs: Sequence[Job], rows: int) -> None:
     for job in jobs:
         if job.error is not None:
             raise job.error
+
+
+def _logits(decoder: Decoder, hidden: list[Tensor]) -> Tensor | list[Tensor]:
+    """[1, hidden] each -> [vocab] float32 each."""
+    if decoder.deterministic:
+        return [logits_of(decoder, row)[0] for row in hidden]
+    return logits_of(decoder, torch.cat(hidden))
 
 
 Last = list[tuple[Job, Tensor]]  # jobs whose logits are due, each with its last row, [1, hidden]

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from winnow.errors import ModelError
-from winnow.kernels.launch import check_process, compile_kernels, numba_missing
+from winnow.kernels.launch import check_process, compile_kernels, numba_missing, openmp
 from winnow.models.packed import is_packed
 from winnow.models.shadow import shadow_of
 from winnow.policies.base import ModelShape
@@ -35,10 +35,12 @@ NOT_ROTATED = "not rotated"  # in place of the key of a layer's rope tables
 class Decoder:
     """The parts of a causal language model that a step walks through.
 
-    model: the user's, never changed; tree: what is driven. Raises UnsupportedModelError where it has anything unknown.
+    model: the user's, never changed; tree: what is driven. deterministic: whether sequences pass through it one by one,
+    as they would alone. Raises UnsupportedModelError where it has anything unknown.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, deterministic: bool = False) -> None:
+        self.deterministic = deterministic
         self.family = family_of(model)
         self.model = model
         self.tree: Any = shadow_of(model, ATTENTION)
@@ -58,8 +60,9 @@ class Decoder:
         self.locate()
         compile_kernels(model.device, packed=is_packed(model), layers=self.program.rows > 0)
         self.default_heads: str | Path | RetainingHeads | None = None
-        watched = model.device.type == "cpu" and numba_missing() is None
-        self.threads = Threads() if watched else None  # of kernels in decode steps; None: always as many as torch's
+        serves = model.device.type == "cpu" and numba_missing() is None and openmp() is not None
+        # Of decode steps; None: always torch's. What torch computes may be rounded otherwise on other threads.
+        self.threads = Threads() if serves and not deterministic else None
 
     @property
     def device(self) -> torch.device:

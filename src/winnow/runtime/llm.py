@@ -61,6 +61,11 @@ class LLM:
         prefill_chunk: prompt tokens per step; bounds activations, and the cache of plans that bound it. None: 512, and
             2,048 over packed weights, which are expanded once a step.
         max_batch: sequences decoded together.
+        deterministic: what a sequence gets, to the last bit, whatever else is under way: its rows pass through the
+            model by themselves, prompts in chunks of `prefill_chunk`, and forks copy units rather than share them. Not
+            said of another `prefill_chunk`, number of threads, machine or version. Off, company changes roundings: in
+            bfloat16 the last digits of logits, and with them, rarely, a token. On, sequences are continued as fast
+            together as one after the other: weights are read for each.
         progress: called while a GGUF file is converted, which happens once, with the number of weights just converted
             and that of all.
     Raises:
@@ -84,6 +89,7 @@ class LLM:
         tokenizer: PreTrainedTokenizerBase | None = None,
         prefill_chunk: int | None = None,
         max_batch: int = 8,
+        deterministic: bool = False,
         progress: Callable[[int, int], None] = lambda values, total: None,
     ) -> None:
         check_process()
@@ -113,7 +119,7 @@ class LLM:
             raise ModelError(f"a model is a name, a directory or a PreTrainedModel, not a {type(model).__name__}")
         if found_adapter is not None:
             self.trained = load_adapter(self.model, found_adapter)
-        self.decoder = Decoder(self.model)
+        self.decoder = Decoder(self.model, deterministic=deterministic)
         if heads is not None:
             self.decoder.default_heads = heads
             self.decoder.heads(None)

@@ -282,6 +282,7 @@ def new_sequence(
             limit,
             scored=sequence.patterns[layer].held,
             compact=layer < gates.first and sequence.patterns[layer].held and plan.keep.compact,
+            shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
         )
         sequence.caches.append(cache)
     return sequence
