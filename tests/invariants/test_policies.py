@@ -153,8 +153,9 @@ def test_bytes_are_those_of_the_tensors(name, llm, text):
     assert state.stats.cache_bytes == sum(keys.nbytes + values.nbytes for keys, values, _ in live)
     storages = [t.untyped_storage().nbytes() for c in state.caches for t in (c.slab.keys, c.slab.values)]
     assert state.stats.allocated_bytes == sum(storages)
-    for cache, window in zip(state.caches, llm.decoder.shape.windows, strict=True):
-        bound = trial.keep.bound(PROMPT, len(text) - PROMPT, llm.prefill_chunk, state.window(window))
+    shape = llm.decoder.shape
+    for cache, context in zip(state.caches, shape.contexts, strict=True):
+        bound = trial.bound(shape, PROMPT, len(text) - PROMPT, llm.prefill_chunk, context)
         assert bound is None or max(cache.peak, cache.slab.capacity) <= bound
 
 

@@ -179,7 +179,7 @@ def test_forks_are_independent(llm_of, other, variant):
 def poison(state):
     """Memory of no live unit; nobody may look at it."""
     for cache in state.caches:
-        for memory in (cache.slab.keys, cache.slab.values, *cache.figures.values()):
+        for memory in (cache.slab.keys, cache.slab.values, *([] if cache.scores is None else [cache.scores])):
             memory[:, cache.head : cache.start] = torch.nan
             memory[:, cache.stop :] = torch.nan
 

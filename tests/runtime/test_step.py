@@ -8,7 +8,7 @@ import torch
 from driving import advance, logits_of
 from models import small_model, stock_logits
 from winnow import LLM, Plan
-from winnow.cache.pattern import Span
+from winnow.cache.pattern import All, Span
 from winnow.policies.compute.base import ComputePolicy
 from winnow.policies.compute.gates import Gate
 from winnow.policies.keep.everything import Everything
@@ -79,19 +79,28 @@ class EveryFourth(ComputePolicy):
 
 
 @dataclass(frozen=True)
-class ByPosition(Everything):
-    """Everything, without knowing which units a window holds but by comparing positions."""
-
-    name = "by_position"
-
-    def bound(self, prompt, new, chunk, window):
-        return None
+class Compared(All):
+    """Without knowing which units a window holds but by comparing positions; nothing leaves."""
 
     def spans(self, cache, rows, first, positions, window):
         return [Span(cache.start, cache.stop, past=None, window=window)]
 
     def evict(self, cache, window):
         pass
+
+    def told_by_slots(self, cache, window):
+        return False
+
+    def bound(self, chunk, window):
+        return None
+
+
+@dataclass(frozen=True)
+class ByPosition(Everything):
+    name = "by_position"
+
+    def pattern(self, layer):
+        return Compared()
 
 
 @pytest.mark.parametrize("chunk", [5, 40])
