@@ -113,10 +113,10 @@ def test_company_changes_no_bit_of_a_deterministic_model(seed):
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_samples_of_a_deterministic_model_are_what_each_is_alone(packed):
+@pytest.mark.parametrize(("name", "packed"), [("qwen3", False), ("qwen3", True), ("qwen3_moe", False)])
+def test_samples_of_a_deterministic_model_are_what_each_is_alone(name, packed):
     """Their prompt is longer than what forks copy anyway."""
-    llm = exact_llm("qwen3", packed)
+    llm = exact_llm(name, packed)
     prompt = [(7 * at) % 90 + 3 for at in range(150)]
     params = SamplingParams(n=3, temperature=1.0, seed=5, max_tokens=8, ignore_eos=True, logprobs=2)
     for completion in llm.generate([prompt, prompt[:80]], params)[:3]:
