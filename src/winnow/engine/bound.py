@@ -44,9 +44,10 @@ def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int
 def shared_bytes(plan: Plan, shape: ModelShape, prompt: int) -> int:
     """How many of these bytes forks at the end of the prompt have in common until the last of them ends.
 
-    The prompt's units in layers from which nothing ever goes; elsewhere a fork may come to have units of its own.
+    The prompt's units in layers from which nothing ever goes; elsewhere a fork may come to have units of its own, and
+    of a prompt that is shortened too little may be left to be shared.
     """
-    if prompt <= COPIED or not (plan.keep.identity and plan.compute.identity):
+    if prompt <= COPIED or not (plan.prompt.identity and plan.keep.identity and plan.compute.identity):
         return 0
     return prompt * shape.kv_heads * shape.unit_bytes * shape.windows.count(None)
 
