@@ -70,6 +70,7 @@ RESULTS_IN_ORDER = (
     Result("cpu-prefill", 6, quoted=("results/cpu-prefill.md", "cpu-prefill.json")),
     Result("cpu-decode", 10, quoted=("results/cpu-decode.md", "cpu-decode.json")),
     Result("cpu-decode-streaming", 5, quoted=("results/cpu-decode-streaming.md", "cpu-decode-streaming.json")),
+    Result("busy", 3, quoted=("results/gguf.md", "busy.json")),
     Result("lazyllm-table1", 15, quoted=("results/lazyllm.md", "lazyllm-table1.json")),
     Result("lazyllm-accuracy", 10, quoted=("results/lazyllm.md", "lazyllm-accuracy.json")),
     Result("lazyllm-sweep", 10, quoted=("results/lazyllm.md", "lazyllm-sweep.json")),
@@ -98,6 +99,8 @@ RESULTS_IN_ORDER = (
 BY_HAND = {
     "gguf-speed.json, gguf-fidelity.json, int4-fidelity.json, int4-decode.json": "the commands of gguf.md, which name "
     "the user's texts and llama.cpp's environment",
+    "lazyllm-revive-prose.json, lazyllm-revive-docs.json": "commands of lazyllm.md, which name the user's texts",
+    "lazyllm-revive-code.json, lazyllm-revive-dialogue.json": "commands of lazyllm.md, which name the user's texts",
     "peers-decode.json": "the command of peers.md, which names the peers' own environments",
     "needle.json, needle.md": "several runs of `winnow eval`, named in needle.md",
     "streaming-depth.png": "the last command of needle.md",

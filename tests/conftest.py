@@ -96,6 +96,14 @@ def forking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """Whatever number of threads a test sets is its own."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
 

@@ -34,6 +34,13 @@ FIDELITY: Columns = {
     "perplexity": number("perplexity", 3),
     "x of float32's": number("perplexity_ratio", 4),
 }
+BUSY: Columns = {
+    "kernels on": key("arm"),
+    "quiet, ms": milliseconds("quiet_s"),
+    "of all, x": number("quiet_of_all", 2),
+    "busy, ms": milliseconds("busy_s"),
+    "of all and quiet, x": number("slowdown", 2),
+}
 DECODE: Columns = {"arm": code("arm"), "median, ms": milliseconds("median_s"), "mean, ms": milliseconds("mean_s")}
 
 
@@ -48,6 +55,13 @@ def decode(told: Record) -> str:
     return f"{table(DECODE, told['records'])}\n\n{about}"
 
 
+def busy(told: Record) -> str:
+    """Decode steps alone and beside busy processes, by how many threads take them."""
+    turns = f"medians of {told['repeats']} turns of {told['new']} tokens"
+    about = f"A token after {told['length']:,}, {turns}; {_machine(told)}."
+    return f"{table(BUSY, told['summary'])}\n\n{about}"
+
+
 def _machine(told: Record) -> str:
     return f"{told['machine']['threads']} threads of an {told['machine']['device']}, commit {told.get('commit')}"
 
@@ -57,4 +71,5 @@ BLOCKS = {
     "gguf-fidelity": Block(fidelity, ("gguf-fidelity.json",)),
     "int4-fidelity": Block(fidelity, ("int4-fidelity.json",)),
     "int4-decode": Block(decode, ("int4-decode.json",)),
+    "busy": Block(busy, ("busy.json",)),
 }

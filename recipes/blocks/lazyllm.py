@@ -125,13 +125,33 @@ def caption(table1: Record, scores: Record) -> str:
         f"needs them. On `needle` at {preset[0]['length']:,} tokens TTFT is "
         f"{span((row['ttft_speedup'] for row in preset), '.1f')} times faster, with "
         f"{span((100 * share for share in by_task), '.0f')} % of full attention's score on pass keys, numbers, "
-        "key-value pairs and several needles ([tables and plots](docs/results/lazyllm.md)).*"
+        "key-value pairs and several needles where a step revives all that it chooses, as in the paper "
+        "(`keep_decode=None, max_revive=None`; [tables and plots](docs/results/lazyllm.md)).*"
     )
 
 
 def full(scores: Record) -> list[tuple[str, Record]]:
     """Full attention's accuracy by task."""
     return [(row["task"], row) for row in scores["accuracy"] if row["plan"] == "full"]
+
+
+TEXTS = ("prose", "docs", "code", "dialogue")
+REVIVE: Columns = {
+    "text": key("kind"),
+    "plan": code("plan"),
+    "tokens": count("tokens"),
+    "KL, nats": number("kl", 3),
+    "top-1, %": percent("top1"),
+    "perplexity": number("perplexity_plan", 2),
+    "of full": number("perplexity_full", 2),
+}
+
+
+def revive(*told: Record) -> str:
+    """How close decode steps stay to full attention's, by how many tokens a step may revive; a document per text."""
+    rows = [{"kind": kind, **row} for kind, each in zip(TEXTS, told, strict=True) for row in each["fidelity"]]
+    prefilled = f"{told[0]['fidelity'][0]['prompt_tokens']:,} tokens prefilled, the others fed one by one"
+    return f"{table(REVIVE, rows)}\n\n{told[0]['model']}, {prefilled}; commit {told[0]['commit']}."
 
 
 BLOCKS = {
@@ -142,5 +162,6 @@ BLOCKS = {
     "lazyllm-sparsity": Block(sparsity, ("lazyllm-sparsity.json",)),
     "lazyllm-accuracy": Block(accuracy, ("lazyllm-accuracy.json",)),
     "lazyllm-generation": Block(generation, ("lazyllm-generation.json",)),
+    "lazyllm-revive": Block(revive, tuple(f"lazyllm-revive-{kind}.json" for kind in TEXTS)),
     "lazyllm-caption": Block(caption, ("lazyllm-table1.json", "lazyllm-accuracy.json")),
 }

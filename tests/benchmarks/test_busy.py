@@ -17,10 +17,7 @@ pytestmark = pytest.mark.skipif(numba_missing() is not None, reason="the kernels
 
 @pytest.fixture(autouse=True)
 def two_threads():
-    before = torch.get_num_threads()
     torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_every_arm_does_all_turns_and_leaves_threads_as_they_were():

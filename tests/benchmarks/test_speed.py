@@ -157,6 +157,7 @@ def test_records_say_what_was_run_where(file):
     document = json.loads(file.read_text())
     assert (document["command"], document["complete"]) == ("decode", True)
     assert document["typed"].startswith("python -m benchmarks decode --shape needle-like --length 16 --length 40")
+    assert str(file.parent) not in document["typed"]
     assert document.keys() >= MADE_BY
     assert {"winnow-llm", "torch", "transformers", "numba", "python"} <= document["machine"]["versions"].keys()
     assert document["machine"]["threads"] == torch.get_num_threads()

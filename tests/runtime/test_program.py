@@ -117,10 +117,7 @@ def test_equals_the_stock_model_and_drives_nothing(family, text, taken):
 
 @pytest.fixture
 def one_thread():
-    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # 144 columns of bfloat16 would be no whole cache lines.

@@ -45,10 +45,7 @@ pytestmark = pytest.mark.skipif(numba_missing() is not None or openmp() is None,
 @pytest.fixture
 def two():
     """Two threads, which need no cores."""
-    before = torch.get_num_threads()
     torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -39,8 +39,14 @@ class Record:
         """The one JSON document: with the command as it was typed, and the code that made it."""
         from winnow.evaluation.about import commit
 
-        made_by = {"typed": f"{self.program} {shlex.join(sys.argv[1:])}", "commit": commit()}
+        made_by = {"typed": f"{self.program} {shlex.join(map(travelling, sys.argv[1:]))}", "commit": commit()}
         return {"command": self.command, "complete": self.complete, **self.figures, **self.about, **made_by}
+
+
+def travelling(argument: str) -> str:
+    """What was typed, as it stands in files that travel: of an absolute path, alone or behind a =, the last part."""
+    before, equals, path = argument.rpartition("=")
+    return f"{before}{equals}{Path(path).name}" if Path(path).is_absolute() else argument
 
 
 def deliver(record: Record, options: JsonOptions) -> int:
