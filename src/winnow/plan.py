@@ -53,6 +53,11 @@ class Plan:
         """The policies by verb."""
         return {verb: getattr(self, verb) for verb in VERBS}
 
+    @property
+    def shortcut(self) -> Policy | None:
+        """The policy under which some token of a prompt does not go through all layers; None: every one does."""
+        return next((policy for policy in (self.prompt, self.compute) if not policy.identity), None)
+
     def gates(self, shape: ModelShape) -> Gates:
         """Where tokens may stop on the way up."""
         return Gates(self.compute.gates(shape), shape.layers)
@@ -131,22 +136,22 @@ class Plan:
 
         Where places among the kept units are rope positions, those above the layer at which tokens stop are not.
         """
-        held = any(self.keep.pattern(layer).held for layer in shape.contexts)
-        if not self.keep.compact or (held and self.compute.gates(shape)):
+        held, gates = any(self.keep.pattern(layer).held for layer in shape.contexts), self.gates(shape)
+        if not self.keep.compact or (held and gates.each):
             return None
         # In windows only distances count.
-        return self.bound(shape, prompt, new, 0, LayerContext(0, shape.layers, None))
+        return self.bound(gates, prompt, new, 0, LayerContext(0, shape.layers, None))
 
-    def bound(self, shape: ModelShape, prompt: int, new: int, chunk: int, layer: LayerContext) -> int | None:
+    def bound(self, gates: Gates, prompt: int, new: int, chunk: int, layer: LayerContext) -> int | None:
         """The most units per KV head that a layer which all tokens reach ever holds; None: one for every token.
 
-        prompt, new: tokens, `chunk` of them in a step.
+        gates: the plan's; prompt, new: tokens, `chunk` of them in a step.
         """
         pattern = self.keep.pattern(layer)
         if pattern.held:
             return self.keep.bound(prompt, new, layer)
         # A token that is revived may need units that have left its window.
-        return pattern.bound(chunk, None if self.gates(shape).revives else layer.window)
+        return pattern.bound(chunk, None if gates.revives else layer.window)
 
     def _validate_keep(self, gates: Gates) -> None:
         """Raise PlanError where the keep policy lacks something in layers that not all tokens reach."""

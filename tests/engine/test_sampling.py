@@ -144,10 +144,19 @@ def test_probabilities_of_the_prompt_are_those_of_its_logits(llm, text):
     assert none.prompt_logprobs is None
 
 
-def test_probabilities_of_the_prompt_need_all_its_rows():
+@pytest.mark.parametrize(
+    ("plan", "name"),
+    [
+        ("lazyllm(layers=[1], keep=0.5)", "lazyllm"),
+        ("random_drop", "random_drop"),
+        ("random_drop + lazyllm(layers=[1], keep=0.5)", "random_drop"),
+    ],
+)
+def test_probabilities_of_the_prompt_need_all_its_rows(plan, name):
     llm = LLM(small_model("llama"))
-    with pytest.raises(PlanError, match="prompt_logprobs needs every token of the prompt in all layers, and lazyllm"):
-        llm.check([[1, 2, 3]], SamplingParams(prompt_logprobs=1), plan="lazyllm(layers=[1], keep=0.5)")
+    said = f"prompt_logprobs needs every token of the prompt in all layers, and {name} leaves some out"
+    with pytest.raises(PlanError, match=said):
+        llm.check([[1, 2, 3]], SamplingParams(prompt_logprobs=1), plan=plan)
 
 
 SCHEMA = {

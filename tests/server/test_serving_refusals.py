@@ -65,6 +65,7 @@ def error(reply, status=400):
         (COMPLETIONS, {**PROMPT, "messages": []}, "messages", "there is no such field"),
         (COMPLETIONS, {**PROMPT, "plan": "nosuch"}, "plan", "unknown policy 'nosuch'"),
         (COMPLETIONS, {**PROMPT, "plan": "lazyllm", "echo": True, "logprobs": 1}, "echo", "leaves some out"),
+        (COMPLETIONS, {**PROMPT, "plan": "random_drop", "echo": True, "logprobs": 1}, "echo", "random_drop leaves"),
         (COMPLETIONS, {**PROMPT, "plan": "locret(heads='/etc')"}, "plan", "clients may not"),
         (COMPLETIONS, {**PROMPT, "plan": "prompt_compression(scorer='gpt2')"}, "plan", "clients may not"),
         (COMPLETIONS, {**PROMPT, "response_format": {"type": "xml"}}, "response_format", "does not match"),

@@ -47,7 +47,7 @@ def shared_bytes(plan: Plan, shape: ModelShape, prompt: int) -> int:
     The prompt's units in layers from which nothing ever goes; elsewhere a fork may come to have units of its own, and
     of a prompt that is shortened too little may be left to be shared.
     """
-    if prompt <= COPIED or not (plan.prompt.identity and plan.keep.identity and plan.compute.identity):
+    if prompt <= COPIED or plan.shortcut is not None or not plan.keep.identity:
         return 0
     return prompt * shape.kv_heads * shape.unit_bytes * shape.windows.count(None)
 
@@ -65,7 +65,7 @@ def _units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, dee
         count = (prompt if returns else min(prompt, from_prompt[layer])) + new
         if layer in gates.self_only:
             count += min(chunk, prompt + new)  # rows of a step, until it ends
-        limit = plan.bound(shape, prompt, new, chunk, context)
+        limit = plan.bound(gates, prompt, new, chunk, context)
         most.append(count if limit is None or layer >= gates.gathers else min(count, limit))
     return most
 

@@ -27,6 +27,8 @@ class Sampler:
     def __init__(self, request: Request, device: torch.device, index: int = 0) -> None:
         self.params = params = request.params
         self._warpers = _warpers(params)
+        changes = (params.min_tokens, params.logit_bias, params.presence_penalty, params.frequency_penalty)
+        self._changes = request.grammar is not None or any(changes)  # in place
         # Of the text so far only the repetition penalty looks at anything, and that at which tokens occur in it.
         self._seen = dict.fromkeys(request.ids if params.repetition_penalty != 1 else ())
         self._new: Counter[int] = Counter()
@@ -65,7 +67,8 @@ class Sampler:
 
     def _processed(self, logits: Tensor) -> Tensor:
         """[vocab] -> [vocab], in the order that SamplingParams says; logits themselves stay as they are."""
-        params, scores = self.params, logits.clone()
+        params = self.params
+        scores = logits.clone() if self._changes else logits
         if self._grammar is not None:
             scores[~self._grammar.allowed(self._stop).to(scores.device)] = -torch.inf
         if params.min_tokens and self._new.total() < params.min_tokens:

@@ -1,8 +1,8 @@
 """Threads that stay together through many short pieces of work, with Numba.
 
-A parallel loop of Numba costs several microseconds to begin and to end, and a decode step of a small model has 150 of
-them. A team is begun once: its threads meet at barriers, which cost a fraction of one while all of them run. Whoever
-waits long yields its core, so that on a busy machine the thread that is waited for can have it.
+A parallel loop of Numba takes longer to begin and to end than threads take to meet at a barrier, and a decode step of
+a small model would have 150 of them. A team is begun once. Whoever waits long yields its core, so that on a busy
+machine the thread that is waited for can have it.
 """
 
 import platform

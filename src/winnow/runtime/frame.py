@@ -1,7 +1,7 @@
 """What one call of the kernel of few rows is told: where rows leave their units, and what they read, layer by layer.
 
 What a row reads is found beforehand as runs of units. Where that depends on the row's own query, where a keep policy
-wants to know how it attended, or where positions have to be compared, the layer is driven instead.
+wants to know how it attended, or where positions have to be compared, the layer is not among those noted.
 """
 
 import functools
@@ -20,6 +20,7 @@ from winnow.kernels.launch import parts_of_work
 from winnow.kernels.layers import tables as t
 from winnow.policies.read.base import Row
 from winnow.runtime.few import FewRows, Reads
+from winnow.runtime.projected import match
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence
 from winnow.runtime.view import mean_over_heads, side_by_side, view_of
@@ -130,7 +131,7 @@ class Frame:
         spans = pattern.spans(cache, segment.rows, segment.first, segment.positions, window)
         views = [view_of(segment, cache, span, fresh=segment.rows) for span in spans]
         query = self._taken.projections[0][segment.stop - 1]
-        logits = torch.cat([program.match(layer, query, view.keys) for view in views], 1)
+        logits = torch.cat([match(query, view.keys, *program.logit_facts(layer)) for view in views], 1)
         return mean_over_heads(logits.softmax(-1), side_by_side([view.positions for view in views]), segment.known)
 
     def _note(self, segment: Segment, layers: range, reading: Reading) -> np.ndarray:

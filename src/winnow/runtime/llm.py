@@ -405,10 +405,10 @@ class LLM:
         for name, tokens in {"logit_bias": params.logit_bias, "stop_token_ids": params.stop_token_ids}.items():
             if unknown := [token for token in tokens if not 0 <= token < vocab]:
                 raise InputError(f"{name}: token {unknown[0]} is unknown; ids are 0 to {vocab - 1}")
-        if params.prompt_logprobs is not None and not chosen.compute.identity:
+        if params.prompt_logprobs is not None and (shortcut := chosen.shortcut) is not None:
             raise PlanError(
-                f"prompt_logprobs needs every token of the prompt in all layers, and {chosen.compute.name} leaves some "
-                "out; use a plan without it"
+                f"prompt_logprobs needs every token of the prompt in all layers, and {shortcut.name} leaves some out; "
+                "use a plan without it"
             )
         ids = self.token_ids(prompt, index)
         if truncate is not None and (room := self.room(params.max_tokens, chosen)) is not None and len(ids) > room:

@@ -1,7 +1,7 @@
 """Layers as a flat list of operations over the modules' own weights, for decode steps: what the kernel is told of them.
 
 Driving the modules is the definition. A layer that has a description (`description.py`) is taken together with its
-neighbours in one call, where what its rows read is known beforehand (`frame.py`).
+neighbours in one call, where what its rows read is known beforehand (`frame.py`), else by itself, around its attention.
 """
 
 import logging
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from winnow.kernels.attend import LARGEST_HEAD
-from winnow.kernels.dots import dots
 from winnow.kernels.launch import numba_missing
 from winnow.kernels.layers import tables as t
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
@@ -50,7 +49,7 @@ class Program:
     def run(self, segments: list[Segment], hidden: Tensor, first: int, last: int) -> tuple[Tensor, int]:
         """Take the decode rows of some segments, [rows, hidden], through the layers from `first` on, up to `last`.
 
-        Returns them and the layer that they are about to enter: `first` where that one has to be driven.
+        Returns them and the layer that they are about to enter: `first` where what rows read there is not known.
         """
         if len(hidden) > self.rows:
             return hidden, first
@@ -72,10 +71,10 @@ class Program:
 
         attend: q, k, v [1, heads, rows, head_dim], unrotated, scaling=..., softcap=... -> [1, rows, q_heads, head_dim].
         """
-        rows, (scale, softcap) = FewRows(self, hidden), self._logit_facts(layer)
+        rows, (scale, softcap) = FewRows(self, hidden), self.logit_facts(layer)
         rows.take(layer, 1, t.BEFORE)
         q, k, v = (each.transpose(0, 1)[None] for each in rows.projections)
-        rows.attended.copy_(attend(q, k, v, scaling=scale, softcap=softcap or None)[0])
+        rows.attended.copy_(attend(q, k, v, scaling=scale, softcap=softcap)[0])
         rows.take(layer, 1, t.AFTER)
         return rows.hidden
 
@@ -83,17 +82,10 @@ class Program:
         """Whether a layer can be taken with so many rows."""
         return rows <= self.rows and self._until[layer] > layer
 
-    def match(self, layer: int, query: Tensor, keys: Tensor) -> Tensor:
-        """Logits [q_heads, units] float32 as a layer's softmax sees them. query: [q_heads, head_dim]; keys: [kv_heads,
-        units, head_dim]."""
-        scale, softcap = self._logit_facts(layer)
-        logits = dots(query, keys).mul_(scale)
-        return softcap * (logits / softcap).tanh() if softcap else logits
-
-    def _logit_facts(self, layer: int) -> tuple[float, float]:
-        """By what the logits of a layer are multiplied, and their soft cap; 0: none."""
+    def logit_facts(self, layer: int) -> tuple[float, float | None]:
+        """By what the logits of a layer are multiplied, and their soft cap."""
         scale, softcap = self.layers[layer, [t.SCALE, t.SOFTCAP]].astype(np.int32).view(np.float32).tolist()
-        return scale, softcap
+        return scale, softcap or None
 
     def memory(self, name: str, nbytes: int) -> int:
         """The address of memory that is kept from call to call."""

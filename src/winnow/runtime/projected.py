@@ -92,11 +92,21 @@ class Projected:
     def match(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Logits [vectors, units] float32, as the softmax sees them. queries: [vectors, head_dim], equally many for
         each KV head; keys: [kv_heads, units, head_dim]."""
-        return self.capped(dots(queries, keys).mul_(self.scale))
+        return match(queries, keys, self.scale, self.softcap)
 
     def capped(self, logits: Tensor) -> Tensor:
         """Logits with the layer's soft cap, if it has one."""
-        return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
+        return capped(logits, self.softcap)
 
     def _rotate(self, x: Tensor, tables: Tables) -> Tensor:
         return x if self.kind is NOT_ROTATED else self.decoder.rotary.rotate(x[None], tables[self.kind])[0]
+
+
+def match(queries: Tensor, keys: Tensor, scale: float, softcap: float | None) -> Tensor:
+    """Logits [vectors, units] float32, as a softmax sees them. queries, keys: as of `dots`."""
+    return capped(dots(queries, keys).mul_(scale), softcap)
+
+
+def capped(logits: Tensor, softcap: float | None) -> Tensor:
+    """Logits with a soft cap; None: as they are."""
+    return logits if softcap is None else softcap * (logits / softcap).tanh()

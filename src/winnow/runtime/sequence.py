@@ -182,7 +182,7 @@ class Sequence:
         """
         total = 0
         for layer, context in enumerate(self.shape.contexts):
-            units = self.plan.bound(self.shape, self.prompt, new, self.chunk, context)
+            units = self.plan.bound(self.gates, self.prompt, new, self.chunk, context)
             if self.holder(layer) == layer and units is None:
                 return None
             if self.holder(layer) == layer:
@@ -273,7 +273,7 @@ def new_sequence(
             sequence.caches.append(sequence.caches[holder])
             continue
         new = min(length - prompt, HEADROOM)
-        limit, wanted = (plan.bound(shape, prompt, n, chunk, context) for n in (length - prompt, new))
+        limit, wanted = (plan.bound(gates, prompt, n, chunk, context) for n in (length - prompt, new))
         if layer >= sequence.late:  # all that goes on comes at once
             limit = wanted = None
         cache = LayerCache(

@@ -95,11 +95,11 @@ def _requests(
     fields = list(type(body).model_fields)
     try:
         plan = service.chosen(body.plan)
-        if prompt_logprobs is not None and not plan.compute.identity:
+        if prompt_logprobs is not None and (shortcut := plan.shortcut) is not None:
             raise ApiError(
                 400,
-                f"echo with logprobs needs every token of the prompt in all layers, and {plan.compute.name} leaves "
-                "some out; use a plan without it",
+                f"echo with logprobs needs every token of the prompt in all layers, and {shortcut.name} leaves some "
+                "out; use a plan without it",
                 param="echo",
             )
         given = {name: value for name in body.sampled if (value := getattr(body, name)) is not None}

@@ -268,8 +268,7 @@ def after_attention(frame: int, layer: int, first: int, size: int, half: bool) -
 def layers_kernel(frame: int, layers: int, half: bool) -> None:
     """Take the rows of a frame (see `tables.py`) through its layers, or through the parts of them that it names.
 
-    One team of threads for all: where they are begun and ended for every product, that takes as long as the products
-    of a small model.
+    One team of threads for all, begun once.
     """
     team, members, stages = (
         read_i64(frame + 8 * t.TEAM),
