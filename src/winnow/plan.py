@@ -101,6 +101,12 @@ class Plan:
         if gates.each:
             self._validate_keep(gates)
         self._validate_read(gates)
+        if self.store.form(shape.head_dim) and self.keep.next_eviction(known=1, prompt=1) is not None:
+            raise PlanError(
+                f"{self.keep.name} evicts units by their scores for as long as the text goes on, and {self.store.name} "
+                f"takes those of which none will be evicted any more; use {self.keep.name} with decode_chunk=None, or "
+                "one of them"
+            )
 
     def prepare(self, services: Services, ids: list[int] | None = None, new: int = 1) -> None:
         """Raise whatever keeps this plan from running, before any work: the one place that refuses.

@@ -74,7 +74,7 @@ def test_retaining_little_returns_the_memory():
     cache.retain(torch.tensor([1, 2, 999]))
     check(cache, [[1, 2, 999]] * 2)
     assert cache.slab.nbytes == 3 * cache.unit_bytes
-    assert cache.peak == 1000
+    assert cache.peak_nbytes == 1000 * cache.unit_bytes
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -248,7 +248,7 @@ def test_every_policy_is_prepared_by_one_check(llm):
 def resident(sessions):
     """Bytes of the memory of units that sessions reach, each piece once."""
     caches = [cache for session in sessions for cache in session.state.own_caches()]
-    slabs = {id(slab): slab for cache in caches for slab in (cache.slab, *(each for each, _ in cache.memory._shared))}
+    slabs = {id(slab): slab for cache in caches for slab in (cache.slab, *(each for each, _ in cache.memory._settled))}
     return sum(slab.nbytes for slab in slabs.values())
 
 

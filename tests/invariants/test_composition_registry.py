@@ -15,8 +15,9 @@ import torch
 
 from covering import covering, marked
 from driving import advance, decode, logits_of, prefill
-from invariants.test_policies import PROMPT, assert_same, fresh, poison, small_llm
+from invariants.test_policies import PROMPT, assert_same, fresh, live_bytes, poison, small_llm
 from models import small_model
+from trials import tolerance
 from winnow import LLM, Plan
 from winnow.errors import PlanError
 from winnow.policies.registry import POLICIES
@@ -140,18 +141,18 @@ def test_a_group_acts_alike_in_chunks_batches_and_forks(family, names):
         hidden = advance(llm.decoder, batch, decode=[False, True])[1]
         rows.append(logits_of(llm.decoder, hidden[-1:])[0])
         poison(state)
-    assert_same(torch.stack(rows), expected)
-    assert_same(decode(llm.decoder, [(twin, ids[PROMPT])])[0], expected[1])
+    assert_same(torch.stack(rows), expected, tolerance(joined(names)))
+    assert_same(decode(llm.decoder, [(twin, ids[PROMPT])])[0], expected[1], tolerance(joined(names)))
     state.measure()
-    live = [cache.live() for cache in state.own_caches()]
-    assert state.stats.cache_bytes == sum(keys.nbytes + values.nbytes for keys, values, _ in live)
+    assert state.stats.cache_bytes == sum(map(live_bytes, state.own_caches()))
 
 
 @each_group("off")
 def test_a_policy_that_is_off_changes_nothing_of_the_others(family, names):
     for name in names:
         got = small_llm(family).logits(text(), decode_from=PROMPT, plan=joined(names, off=[name]))
-        assert_same(got, logits(family, tuple(other for other in names if other != name)))
+        others = tuple(other for other in names if other != name)
+        assert_same(got, logits(family, others), tolerance(joined(others)))
 
 
 @each_group("saved")
@@ -177,7 +178,7 @@ def test_what_is_left_of_a_prompt_is_a_prompt(names):
     assert len(left) < PROMPT
     alone = dataclasses.replace(plan, prompt=Plan().prompt)
     expected = llm.logits(left + ids[PROMPT:], decode_from=len(left), plan=alone)
-    assert_same(logits("llama", names), expected)
+    assert_same(logits("llama", names), expected, tolerance(plan))
     mine, its = after_prefill("llama", names), measured(llm, alone, left)
     assert (mine.prompt_tokens, mine.rows_full) == (PROMPT, llm.decoder.shape.layers * PROMPT)
     assert (mine.rows_computed, mine.cache_bytes, mine.aux_bytes) == (its.rows_computed, its.cache_bytes, its.aux_bytes)

@@ -9,6 +9,7 @@ from trials import COMBINED, PROMPT, fresh, plan_of, small_llm
 from winnow import Plan, SamplingParams
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
+from winnow.cache.quantized import QuantizedSlab
 from winnow.policies.read.quest import Bounds
 from winnow.policies.registry import POLICIES
 from winnow.runtime.observer import Observer
@@ -50,11 +51,15 @@ def memory(state, filled):
     seen = {id(tensor): tensor for cache in caches for tensor in parts_of(cache)}
     seen |= {id(tensor): tensor for aside in asides for tensor in (aside.hidden, aside.positions)}
     seen |= {id(each): each for each in bounds}
+    quantized = [slab for cache in caches for slab, _ in cache.memory._settled if isinstance(slab, QuantizedSlab)]
+    seen |= {id(tensor): tensor for slab in quantized for tensor in (*slab.codes, *slab.scales)}
     total = sum(tensor.nbytes for tensor in tensors_of(state, seen))
     total += sum(each._held[:, :, 0].nbytes * filled[each] for each in bounds)
     for cache in caches:
         counted = [t for t in parts_of(cache) if t is not cache.positions or t.dim() == 2]
         total += sum(t.nbytes for t in counted) // cache.slab.capacity * filled.get(cache.slab.keys, 0)
+    for slab in quantized:  # of whole groups
+        total += sum(each.nbytes for each in (*slab.codes, *slab.scales)) * slab.units // slab.capacity
     for aside in asides:
         if len(aside.positions):
             total += (aside.hidden.nbytes + aside.positions.nbytes) // len(aside.positions) * filled[aside.hidden]
@@ -83,7 +88,8 @@ def filled(monkeypatch):
 
         monkeypatch.setattr(kind, name, call)
 
-    watched(LayerCache, "append", lambda cache, *_: (cache.slab.keys, cache.length))
+    for way in ("append", "quantize"):
+        watched(LayerCache, way, lambda cache, *_: (cache.slab.keys, cache.length - cache._live_settled))
     watched(LayerCache, "retain", lambda cache, *_: (cache.slab.keys, cache.length))
     watched(Aside, "put", lambda aside, *_: (aside.hidden, aside.count))
     watched(Aside, "_resize", lambda aside, *_: (aside.hidden, aside.count))

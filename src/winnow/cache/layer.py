@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.cache.memory import Memory, Slab, Units
+from winnow.cache.memory import Memory, Slab
+from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.run import Units
 
 GROWTH = 1.25  # the factor by which a full slab grows
 LEAST = 64  # slots of a slab behind shared ones
@@ -27,7 +29,7 @@ class Reserved(NamedTuple):
     first: int | None
     gapless: bool
     next: int | None
-    peak: int
+    peak_nbytes: int
     high: int
     own_high: int
 
@@ -36,8 +38,9 @@ class LayerCache:
     """Units of one sequence in one layer; knows no policy.
 
     make: capacity -> Slab, from the plan's store policy. limit: the most units there will ever be, where that is known;
-    the slab never grows past it. scored: whether units have scores. compact: whether the rope position of a unit is its
-    place among the live ones; such keys come unrotated. shares: whether forks share memory.
+    the slab never grows past it. quantized: an empty slab of the form in which `quantize` holds units. scored: whether
+    units have scores. compact: whether the rope position of a unit is its place among the live ones; such keys come
+    unrotated. shares: whether forks share memory.
 
     positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens. scores: [kv_heads, capacity]
     float32, what a policy has noted of each unit, or None. rotated: whether keys are held as they are attended to.
@@ -50,14 +53,16 @@ class LayerCache:
         capacity: int,
         limit: int | None = None,
         *,
+        quantized: Callable[[], QuantizedSlab] | None = None,
         scored: bool = False,
         compact: bool = False,
         shares: bool = True,
     ) -> None:
         self._make = make
         self._limit = limit
-        self.memory = Memory(make, capacity, shares=shares)
-        self.unit_bytes = self.slab.nbytes // capacity  # of one token's units over all KV heads
+        self._quantizes = quantized is not None
+        self.memory = Memory(make, capacity, quantized, shares=shares)
+        self.unit_bytes = self.slab.unit_bytes  # of one token's units over all KV heads, as the model makes them
         kv_heads, device = self.slab.keys.shape[0], self.slab.keys.device
         self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
         self.scores = torch.zeros(kv_heads, capacity, device=device) if scored else None
@@ -66,8 +71,8 @@ class LayerCache:
         self.head = 0
         self.start = 0
         self.stop = 0
-        self.peak = 0  # the most units ever live at once
-        self.high = 0  # the same since memory was last given back
+        self.peak_nbytes = 0  # of the most units ever live at once
+        self.high = 0  # the most of them since memory was last given back
         self._own_high = 0  # the same of those in memory that is not shared
         self.appended = 0
         self.dropped = 0
@@ -94,12 +99,9 @@ class LayerCache:
     @property
     def nbytes(self) -> int:
         """Bytes of the live units."""
-        return self.length * self.unit_bytes
-
-    @property
-    def peak_nbytes(self) -> int:
-        """Bytes of the most units ever live at once; the slab that holds them is not returned between two steps."""
-        return self.peak * self.unit_bytes
+        if not self.memory.offset:
+            return self.length * self.unit_bytes
+        return self.memory.nbytes_of(0, self.head) + self.memory.nbytes_of(self.start, self.stop)
 
     @property
     def held_nbytes(self) -> int:
@@ -107,7 +109,7 @@ class LayerCache:
 
         Memory that forks share counts for each of them.
         """
-        return (self._own_high + self.memory.offset) * self.unit_bytes
+        return self._own_high * self.unit_bytes + self.memory.settled_nbytes
 
     @property
     def allocated_nbytes(self) -> int:
@@ -148,7 +150,7 @@ class LayerCache:
         positions: of one unit, or [rows] with gaps between them.
         """
         rows, first = (1, positions) if isinstance(positions, int) else (len(positions), None)
-        before = Reserved(rows, self.first, self.gapless, self._next, self.peak, self.high, self._own_high)
+        before = Reserved(rows, self.first, self.gapless, self._next, self.peak_nbytes, self.high, self._own_high)
         if self.first is None:
             self.first = int(positions[0]) if isinstance(positions, np.ndarray) else positions
         self._extend(rows, positions, first)
@@ -158,7 +160,7 @@ class LayerCache:
         """Undo `reserve`, which came last."""
         self.stop -= before.rows
         self.appended -= before.rows
-        _, self.first, self.gapless, self._next, self.peak, self.high, self._own_high = before
+        _, self.first, self.gapless, self._next, self.peak_nbytes, self.high, self._own_high = before
 
     def _extend(self, rows: int, positions: Tensor | np.ndarray | int, first: int | None) -> None:
         """Take slots for new units."""
@@ -277,6 +279,30 @@ class LayerCache:
         keys = self.slab.keys[:, self.start : self.stop]
         keys.copy_(change(keys))
 
+    def quantize(self, residual: int, group: int, room: int) -> None:
+        """Hold all but at least the `residual` newest units quantised, whole groups of the oldest; what was so and has
+        been evicted is given back. room: slots to keep for units that are sure to come."""
+        if self.start >= self.memory.offset and not self.head and self.start:
+            self._move(self._make(max(1, self.length + room)))  # what was settled, if anything, is all gone
+        count = (self.stop - self.memory.offset - residual) // group * group
+        if count <= 0:
+            return
+        self.memory.quantize(count, self.stop, room)
+        if self.start > self.head:
+            self._discard()
+        self._widen()
+        self.high, self._own_high = self.length, 0
+        self._count()
+
+    def _discard(self) -> None:
+        """Give back the memory of evicted units between the two runs."""
+        first, gone = self.memory.discard(self.head, self.start)
+        if gone:
+            self.positions = torch.cat((self.positions[..., :first], self.positions[..., first + gone : self.stop]), -1)
+            if self.scores is not None:
+                self.scores = torch.cat((self.scores[:, :first], self.scores[:, first + gone : self.stop]), 1)
+            self.start, self.stop = self.start - gone, self.stop - gone
+
     def fork(self) -> "LayerCache":
         """An independent copy: the units so far lie in memory that both share and neither writes any more, or twice."""
         twin = copy.copy(self)
@@ -298,12 +324,13 @@ class LayerCache:
 
     def _count(self) -> None:
         """Note how many units live now."""
-        self.peak, self.high = max(self.peak, self.length), max(self.high, self.length)
-        self._own_high = max(self._own_high, self.length - self._live_shared)
+        length = self.length
+        self.peak_nbytes, self.high = max(self.peak_nbytes, self.nbytes), max(self.high, length)
+        self._own_high = max(self._own_high, length - self._live_settled)
 
     @property
-    def _live_shared(self) -> int:
-        """Live units in shared memory."""
+    def _live_settled(self) -> int:
+        """Live units in memory that nobody writes any more."""
         return min(self.head, self.memory.offset) + max(0, self.memory.offset - self.start)
 
     def _make_room(self, rows: int) -> None:
@@ -313,7 +340,8 @@ class LayerCache:
         """
         needed, offset = self.length + rows, self.memory.offset
         own = max(self.stop - offset + rows, int(self.slab.capacity * GROWTH), LEAST)
-        if offset and 2 * self._live_shared >= offset and (self._limit is None or offset + own <= self._limit):
+        limited = self._limit is not None and offset + own > self._limit and not self._quantizes
+        if offset and (self._quantizes or 2 * self._live_settled >= offset) and not limited:
             self.memory.grow(own, self.stop)
             self._widen()
             return

@@ -6,8 +6,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.run import Dense, Run, Units, joined
+
 COPIED = 64  # slots of its own that a fork copies rather than share: every run that is shared is read apart
-Units = tuple[Tensor, Tensor]  # keys, values [kv_heads, units, head_dim]
 
 
 class Slab:
@@ -21,6 +23,11 @@ class Slab:
     def capacity(self) -> int:
         return self.keys.shape[1]
 
+    @cached_property
+    def unit_bytes(self) -> int:
+        """Of one token's units over all KV heads."""
+        return 2 * self.keys.shape[0] * self.keys.shape[2] * self.keys.itemsize
+
     @property
     def nbytes(self) -> int:
         """Bytes reserved for keys and values."""
@@ -32,20 +39,29 @@ class Slab:
         keys = self.keys
         return keys.data_ptr(), self.values.data_ptr(), keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
 
-    def run(self, start: int, stop: int) -> Units:
-        return self.keys[:, start:stop], self.values[:, start:stop]
+    def run(self, start: int, stop: int) -> Dense:
+        return Dense(self.keys[:, start:stop], self.values[:, start:stop])
 
 
 class Memory:
-    """The slots of one layer of one sequence: some that forks share and nobody writes, then those of its own.
+    """The slots of one layer of one sequence: settled ones that nobody writes any more, then those of its own slab.
 
-    own: the slab behind the shared slots; offset: how many these are. make: capacity -> Slab. shares: whether forks
-    share at all.
+    Settled are those that forks share, and those that are held quantised. own: the slab behind the settled slots;
+    offset: how many these are. make: capacity -> Slab. open: () -> an empty slab of the form in which units are held
+    that stay; None: they stay as they are. shares: whether forks share at all.
     """
 
-    def __init__(self, make: Callable[[int], Slab], capacity: int, *, shares: bool = True) -> None:
-        self._make, self._shares = make, shares
-        self._shared: list[tuple[Slab, int]] = []  # slabs, and how many slots of each, from its first on
+    def __init__(
+        self,
+        make: Callable[[int], Slab],
+        capacity: int,
+        open: Callable[[], QuantizedSlab] | None = None,
+        *,
+        shares: bool = True,
+    ) -> None:
+        self._make, self._open, self._shares = make, open, shares
+        self._settled: list[tuple[Slab | QuantizedSlab, int]] = []  # and how many slots of each, from its first on
+        self._growing: QuantizedSlab | None = None  # the last of them, if it is no fork's
         self.own = make(capacity)
         self.offset = 0
 
@@ -56,17 +72,23 @@ class Memory:
     @property
     def nbytes(self) -> int:
         """Bytes reserved, also of what is shared."""
-        return self.own.nbytes + sum(slab.nbytes for slab, _ in self._shared)
+        return self.own.nbytes + sum(slab.nbytes for slab, _ in self._settled)
+
+    @property
+    def settled_nbytes(self) -> int:
+        """Bytes of the settled units, also of those that are shared or have been evicted."""
+        return sum(slots * slab.unit_bytes for slab, slots in self._settled)
 
     @property
     def measures(self) -> tuple[tuple[int, int], ...]:
-        """Slots of all slabs, and how many of each are shared."""
-        return *((slab.capacity, slots) for slab, slots in self._shared), (self.own.capacity, 0)
+        """Slots of all slabs, and how many of each are settled."""
+        return *((slab.capacity, slots) for slab, slots in self._settled), (self.own.capacity, 0)
 
-    def pieces(self, start: int, stop: int) -> list[tuple[Slab, int, int]]:
+    def pieces(self, start: int, stop: int) -> list[tuple[Slab | QuantizedSlab, int, int]]:
         """Where the slots `[start, stop)` lie: slabs, and in each the first slot and the one behind the last."""
-        found, first = [], 0
-        for slab, slots in self._shared:
+        found: list[tuple[Slab | QuantizedSlab, int, int]] = []
+        first = 0
+        for slab, slots in self._settled:
             if first < stop and start < first + slots:
                 found.append((slab, max(start - first, 0), min(stop - first, slots)))
             first += slots
@@ -74,16 +96,20 @@ class Memory:
             found.append((self.own, max(start, self.offset) - self.offset, max(stop, self.offset) - self.offset))
         return found
 
-    def runs(self, start: int, stop: int) -> list[Units]:
-        """The units in slots `[start, stop)`, as views of memory, one after the other."""
+    def nbytes_of(self, start: int, stop: int) -> int:
+        """Bytes of the units in slots `[start, stop)`."""
+        return sum((last - first) * slab.unit_bytes for slab, first, last in self.pieces(start, stop))
+
+    def runs(self, start: int, stop: int) -> list[Run]:
+        """The units in slots `[start, stop)`, as they lie in memory, one run after the other."""
         return [slab.run(first, last) for slab, first, last in self.pieces(start, stop)]
 
     def read(self, start: int, stop: int) -> Units:
-        """The same as one: a view, or where they lie in several slabs a copy."""
+        """The same as one: a view, or where they lie in several slabs or in another form a copy."""
         return joined(self.runs(start, stop))
 
     def write(self, start: int, keys: Tensor, values: Tensor) -> None:
-        """Put units into slots from `start` on, none of which is shared."""
+        """Put units into slots from `start` on, none of which is settled."""
         place = slice(start - self.offset, start - self.offset + keys.shape[1])
         self.own.keys[:, place] = keys
         self.own.values[:, place] = values
@@ -96,33 +122,59 @@ class Memory:
 
     def settle(self, slab: Slab) -> None:
         """From now on all slots are those of `slab`, into which what lives has been moved."""
-        self._shared, self.offset, self.own = [], 0, slab
+        self._settled, self._growing, self.offset, self.own = [], None, 0, slab
+
+    def quantize(self, count: int, stop: int, room: int) -> None:
+        """Hold the first `count` own units quantised from now on, whole groups; the others, up to slot `stop`, come to
+        lie in a slab with `room` slots more. What was read before stays as it is."""
+        assert self._open is not None
+        if self._growing is None:
+            self._growing = self._open()
+            self._settled.append((self._growing, 0))
+        self._growing.append(*self.own.run(0, count))
+        self._settled[-1] = (self._growing, self._growing.units)
+        left = self.own.run(count, stop - self.offset)
+        self.own = self._make(left.units + room)
+        self.offset += count
+        self.write(self.offset, *left)
+
+    def discard(self, start: int, stop: int) -> tuple[int, int]:
+        """Give back what holds the evicted units of slots `[start, stop)`, as far as it can be: whole groups of what
+        is quantised and not shared. Returns the first slot that is gone, and how many are: later slots move up."""
+        if self._growing is None:
+            return start, 0
+        base, group = self.offset - self._growing.units, self._growing.form.group
+        first = max(0, -(-(start - base) // group) * group)
+        last = (min(stop, self.offset) - base) // group * group
+        if last <= first:
+            return start, 0
+        self._growing = self._growing.without(first, last)
+        self._settled[-1] = (self._growing, self._growing.units)
+        self.offset -= last - first
+        return base + first, last - first
 
     def fork(self, stop: int) -> "Memory":
         """The same units up to slot `stop` once more, in shared memory but for a few, or all copied."""
-        if self._shares and stop - self.offset > COPIED:
-            self._shared.append((self.own, stop - self.offset))
+        if self._shares and self._open is None and stop - self.offset > COPIED:  # else these are yet to be quantised
+            self._settled.append((self.own, stop - self.offset))
             self.offset, self.own = stop, self._make(0)
-        twin = Memory(self._make, self.own.capacity, shares=self._shares)
-        twin._shared, twin.offset = list(self._shared), self.offset
+        twin = Memory(self._make, self.own.capacity, self._open, shares=self._shares)
+        twin._settled, twin.offset = list(self._settled), self.offset
+        if self._shares:
+            self._growing = None
+        elif self._growing is not None:
+            twin._growing = self._growing.without(0, 0)
+            twin._settled[-1] = (twin._growing, twin._growing.units)
         twin.write(self.offset, *self.own.run(0, stop - self.offset))
         return twin
 
     def cut(self, stop: int) -> None:
         """Give up the slots from `stop` on."""
         first, kept = 0, []
-        for slab, slots in self._shared:
+        for slab, slots in self._settled:
             if first < stop:
                 kept.append((slab, min(slots, stop - first)))
             first += slots
         if stop < self.offset:
-            self.own = self._make(0)
-        self._shared, self.offset = kept, min(self.offset, stop)
-
-
-def joined(runs: list[Units]) -> Units:
-    """Runs of units as one."""
-    if len(runs) == 1:
-        return runs[0]
-    keys, values = (torch.cat(parts, 1) for parts in zip(*runs, strict=True))
-    return keys, values
+            self.own, self._growing = self._make(0), None
+        self._settled, self.offset = kept, min(self.offset, stop)

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from torch import Tensor
 
-from winnow.cache.memory import Units, joined
+from winnow.cache.run import Dense, Run, Units, joined
 
+COPIED = 1024  # units that are made dense at a time
 NOBODY = 2**62  # in place of the position of a unit that no row sees
 
 
@@ -21,7 +22,7 @@ class View:
     between them were left out.
     """
 
-    runs: tuple[Units, ...]
+    runs: tuple[Run, ...]
     positions: Tensor
     order: Tensor
     past: int | None
@@ -46,25 +47,30 @@ class View:
 
     @cached_property
     def _joined(self) -> Units:
-        return joined(list(self.runs))
+        return joined(self.runs)
 
     @property
     def pieces(self) -> "list[View]":
-        """The same units, in views of one run each."""
-        if len(self.runs) == 1:
+        """The same units, in views of one run each; of what is held in another form than it is read in, a few."""
+        if len(self.runs) == 1 and isinstance(self.runs[0], Dense):
             return [self]
-        ends = [*accumulate(keys.shape[1] for keys, _ in self.runs)]
-        return [self.between(stop - keys.shape[1], stop) for (keys, _), stop in zip(self.runs, ends, strict=True)]
+        starts = [0, *accumulate(run.units for run in self.runs)]
+        return [
+            self.between(start, min(start + step, stop))
+            for run, (first, stop) in zip(self.runs, pairwise(starts), strict=True)
+            for step in [run.units if isinstance(run, Dense) else COPIED]
+            for start in range(first, stop, step)
+        ]
 
     def with_keys(self, keys: Tensor) -> "View":
         """The same units with other keys."""
-        return replace(self, runs=((keys, self.values),))
+        return replace(self, runs=(Dense(keys, self.values),))
 
     def at(self, index: Tensor) -> "View":
         """The units at `index`, [units], of a view for one row that compares positions; copies."""
         return replace(
             self,
-            runs=((self.keys.index_select(1, index), self.values.index_select(1, index)),),
+            runs=(Dense(self.keys.index_select(1, index), self.values.index_select(1, index)),),
             positions=self.positions[..., index],
             order=self.order[..., index],
             past=None,
@@ -86,11 +92,11 @@ class View:
             self.gathered,
         )
 
-    def _runs_between(self, start: int, stop: int) -> tuple[Units, ...]:
+    def _runs_between(self, start: int, stop: int) -> tuple[Run, ...]:
         found, first = [], 0
-        for keys, values in self.runs:
-            units = slice(max(start - first, 0), max(0, min(stop - first, keys.shape[1])))
-            if units.start < units.stop:
-                found.append((keys[:, units], values[:, units]))
-            first += keys.shape[1]
-        return tuple(found) or ((self.runs[-1][0][:, :0], self.runs[-1][1][:, :0]),)
+        for run in self.runs:
+            begin, end = max(start - first, 0), max(0, min(stop - first, run.units))
+            if begin < end:
+                found.append(run.between(begin, end))
+            first += run.units
+        return tuple(found) or (self.runs[-1].between(0, 0),)

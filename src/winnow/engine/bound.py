@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from winnow.cache.memory import COPIED
 from winnow.plan import Plan
-from winnow.policies.base import ModelShape
+from winnow.policies.base import LayerContext, ModelShape
 from winnow.policies.compute.base import Deep
 
 POSITION = SCORE = 4  # bytes of a float32; a position has twice as many
@@ -31,7 +31,8 @@ def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int
     units = _units(plan, shape, prompt, new, chunk, deep or Deep.none(prompt))
     figures = [SCORE * plan.keep.pattern(layer).held + 2 * POSITION * plan.keep.per_head for layer in shape.contexts]
     held = sum(
-        count * shape.kv_heads * (shape.unit_bytes + beside) for count, beside in zip(units, figures, strict=True)
+        shape.kv_heads * (_held(plan, shape, layer, count) + count * beside)
+        for layer, count, beside in zip(shape.contexts, units, figures, strict=True)
     )
     return (
         held
@@ -47,9 +48,16 @@ def shared_bytes(plan: Plan, shape: ModelShape, prompt: int) -> int:
     The prompt's units in layers from which nothing ever goes; elsewhere a fork may come to have units of its own, and
     of a prompt that is shortened too little may be left to be shared.
     """
-    if prompt <= COPIED or plan.shortcut is not None or not plan.keep.identity:
+    if prompt <= COPIED or plan.shortcut is not None or not plan.keep.identity or not plan.store.identity:
         return 0
     return prompt * shape.kv_heads * shape.unit_bytes * shape.windows.count(None)
+
+
+def _held(plan: Plan, shape: ModelShape, layer: LayerContext, units: int) -> int:
+    """Bytes of so many units of a KV head: those that may yet be evicted by choice are held as they came."""
+    gates = plan.gates(shape)
+    chosen = plan.keep.pattern(layer).held or gates.evicts or layer.index >= gates.gathers
+    return units * shape.unit_bytes if chosen else plan.store.nbytes(units, shape)
 
 
 def _units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep) -> list[int]:

@@ -4,7 +4,7 @@
     compute   which tokens go on at a layer                 `ComputePolicy.gates`, `ComputePolicy.choose`
     keep      which units stay, and which a row may see     `KeepPolicy.pattern`, `KeepPolicy.select`
     read      which of the kept units a decode step reads   `Reader.select`
-    store     how a unit is held                            `StorePolicy.slab`
+    store     how a unit is held                            `StorePolicy.slab`, `StorePolicy.form`
 
 A policy holds no state and touches no model: state is an argument (`LayerCache`), a decision is the return value; what
 a read policy remembers of a sequence is a `Reader`. The runtime
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from winnow.cache.layer import Slab
+    from winnow.kernels.quantize import Form
     from winnow.policies.keep.base import UnitScorer
 
 VERBS = ("prompt", "compute", "keep", "read", "store")
@@ -145,10 +146,28 @@ class Services(Protocol):
 
 
 class StorePolicy(Policy):
-    """How units are held in memory."""
+    """How units are held in memory.
+
+    residual: the newest units of a layer that are never held in another form than they came in, at least. group: units
+    that come to be so together.
+    """
 
     verb = "store"
+    residual: int = 0
+    group: int = 1
 
     def slab(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> "Slab":
-        """Memory for `capacity` units per KV head."""
+        """Memory for `capacity` units per KV head, as they come."""
         raise TypeError(f"{type(self).__name__} has to say how it stores units")
+
+    def form(self, head_dim: int) -> "Form | None":
+        """How units are held that stay; None: as they came."""
+        return None
+
+    def next_change(self, known: int, prompt: int) -> int | None:
+        """After how many tokens units are next brought into that form; None: never."""
+        return None
+
+    def nbytes(self, units: int, shape: ModelShape) -> int:
+        """The most bytes that so many units of one KV head, of which none is evicted by choice, take at any time."""
+        return units * shape.unit_bytes

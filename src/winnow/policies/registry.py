@@ -23,6 +23,7 @@ from winnow.policies.read.sink_recent import SinkRecent
 from winnow.policies.read.slowfast import SlowFast
 from winnow.policies.read.tidal import Tidal
 from winnow.policies.store.plain import Plain
+from winnow.policies.store.quantized import Quantized
 
 _POLICIES: tuple[type[Policy], ...] = (
     Whole,
@@ -48,6 +49,7 @@ _POLICIES: tuple[type[Policy], ...] = (
     Tidal,
     SinkRecent,
     Plain,
+    Quantized,
 )
 
 POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _POLICIES}

@@ -20,6 +20,7 @@ from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.observer import Attended
 from winnow.runtime.projected import Projected, Ropes, Tables
 from winnow.runtime.segment import Segment
+from winnow.runtime.sequence import settle
 from winnow.runtime.view import attention_of, mean_over_heads, view_of, weights_of
 
 # What layers hand to the attention function besides tensors, and what it may ignore: none of it changes the result.
@@ -103,7 +104,7 @@ class Block:
             sequence.observer.projected(self.layer, part, *rows.rows(part), rows.scale)
         ahead = sequence.evictions_ahead(self.layer)
         if not cache.rotated and not ahead:
-            rows.settle(part, cache)
+            settle(self.decoder, sequence, self.layer)
         given = sequence.gates.fills.get(self.layer)
         if given is not None and given.all_rows:
             return
@@ -132,7 +133,8 @@ class Block:
         parts: list[Any] = [
             attend(
                 query,
-                *piece.runs[0],
+                piece.keys,
+                piece.values,
                 part.positions,
                 piece.order,
                 past=piece.past,

@@ -289,7 +289,8 @@ def _of_rows(segment: Segment, reading: Reading) -> Iterator[list[Run]]:
 
 
 def _runs_of_view(view: View) -> Iterator[Run]:
-    for keys, values in view.runs:
+    for run in view.runs:
+        keys, values = run.keys, run.values
         stride, size = keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
         first, second = (np.array([each.data_ptr()], dtype=np.int64) for each in (keys, values))
         yield Run(first, second, stride, size, keys.shape[1], view.query_limit)

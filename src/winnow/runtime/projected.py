@@ -69,12 +69,6 @@ class Projected:
             keys = self._rotate(keys, self.ropes.run(part, cache.length, cache.length + part.rows))
         cache.append(keys, self.v[:, rows], part.positions, part.first if part.consecutive else None, scores)
 
-    def settle(self, part: Segment, cache: LayerCache) -> None:
-        """Rotate the keys of a compact cache for good: no unit of it will be evicted any more."""
-        if cache.length:
-            cache.change_keys(lambda keys: self.placed(part, keys, 0))
-        cache.rotated = True
-
     def placed(self, part: Segment, keys: Tensor, first: int) -> Tensor:
         """Keys [kv_heads, units, head_dim] of a compact cache, rotated at the rope positions from `first` on."""
         return self._rotate(keys, self.ropes.run(part, first, first + keys.shape[1]))

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -11,13 +11,14 @@ from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
 from winnow.cache.memory import Slab
 from winnow.cache.pattern import All
+from winnow.cache.quantized import QuantizedSlab
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep
 from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer
 from winnow.policies.read.base import Reader
-from winnow.runtime.decoder import Decoder
+from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.observer import Observer
 from winnow.runtime.rotary import Frequencies
 from winnow.runtime.surprisal import Surprise
@@ -100,7 +101,12 @@ class Sequence:
         return self.gates.gathers if evicts else self.shape.layers
 
     def boundary(self) -> int | None:
-        """After how many tokens units are evicted next by their scores, if ever."""
+        """After how many tokens units are next evicted by their scores, or held in another form, if ever."""
+        ends = (self.next_eviction(), self.plan.store.next_change(self.position, self.prompt))
+        return min((end for end in ends if end is not None), default=None)
+
+    def next_eviction(self) -> int | None:
+        """After how many tokens units are next evicted by their scores, if ever."""
         regular = self.plan.keep.next_eviction(self.position, self.prompt)
         if self.late == self.shape.layers or self.position >= self.prompt:
             return regular
@@ -113,21 +119,27 @@ class Sequence:
         return self.plan.keep.next_eviction(self.position, self.prompt) is not None
 
     def advance(self, decoder: Decoder, tokens: list[int], hidden: Tensor) -> None:
-        """Count `tokens` as done, and evict units by their scores where it is time to.
+        """Count `tokens` as done, evict units by their scores where it is time to, and have the store hold what stays.
 
         hidden: [rows, hidden] after the last layer.
         """
-        boundary = self.boundary()
-        regular = boundary == self.plan.keep.next_eviction(self.position, self.prompt)
-        if self.surprise is not None and boundary is not None:
+        eviction, boundary = self.next_eviction(), self.boundary()
+        regular = eviction == self.plan.keep.next_eviction(self.position, self.prompt)
+        if self.surprise is not None and eviction is not None:
             self.surprise.note(decoder, hidden, tokens)
         if self.position < self.prompt or self.position + len(tokens) == boundary:
             self.note()  # some of it is about to be given back
+        changes = self.plan.store.next_change(self.position, self.prompt)
         self.position += len(tokens)
-        if self.position != boundary:
-            return
+        if self.position == eviction:
+            self._evict_all(regular=regular)
+        if self.position == changes:
+            self._quantize(decoder)
+
+    def _evict_all(self, *, regular: bool) -> None:
+        """Evict units of all layers by their scores. regular: of those that tokens reach as they come, too."""
         self.reader.reset()
-        following = self.boundary()
+        following = self.next_eviction()
         room = (self.prompt + HEADROOM if following is None else following) - self.position
         noted = None if self.surprise is None else self.surprise.take()
         ends = self.position == self.prompt
@@ -137,6 +149,23 @@ class Sequence:
                 self.evict(layer, room, noted, late=late)
         if self.observer is not None:
             self.observer.compressed(self)
+
+    def _quantize(self, decoder: Decoder) -> None:
+        """Hold units quantised, in layers from which none will be evicted by choice any more."""
+        store = self.plan.store
+        following = store.next_change(self.position, self.prompt)
+        room = 0 if following is None else following - self.position
+        for layer, cache in enumerate(self.caches):
+            if self.holder(layer) != layer or self.evictions_ahead(layer) or self._forgets:
+                continue
+            if not cache.rotated:
+                settle(decoder, self, layer)
+            cache.quantize(store.residual, store.group, room)
+
+    @property
+    def _forgets(self) -> bool:
+        """Whether a compute policy will yet evict tokens from the layers below its gate."""
+        return self.gates.evicts and self.position < self.prompt
 
     def evict(self, layer: int, room: int, noted: Tensor | None, *, late: bool) -> None:
         """Evict units of a layer that holds them until then, by their scores; see `evict_by_score`."""
@@ -225,6 +254,16 @@ def evict_by_score(
         cache.scale_scores(score.decay)
 
 
+def settle(decoder: Decoder, sequence: Sequence, layer: int) -> None:
+    """Rotate the keys of a compact cache for good: no unit of it will be evicted any more."""
+    cache, kind = sequence.caches[layer], decoder.rope_kinds[layer]
+    if cache.length and kind is not NOT_ROTATED:
+        places = torch.arange(cache.length, device=decoder.device)
+        tables = decoder.rotary.tables(sequence.frequencies, places)[kind]
+        cache.change_keys(lambda keys: decoder.rotary.rotate(keys[None], tables)[0])
+    cache.rotated = True
+
+
 def new_sequence(
     decoder: Decoder,
     plan: Plan,
@@ -244,6 +283,9 @@ def new_sequence(
 
     def make(capacity: int) -> Slab:
         return plan.store.slab(shape.kv_heads, capacity, shape.head_dim, dtype, device)
+
+    form = plan.store.form(shape.head_dim)
+    quantized = None if form is None else partial(QuantizedSlab, form, shape.kv_heads, dtype, device)
 
     deep = deep or Deep.none(prompt)
     gates, units = plan.gates(shape), plan.compute.layer_tokens(shape, prompt, deep).units
@@ -280,6 +322,7 @@ def new_sequence(
             make,
             max(1, held + new if wanted is None else min(held + new, wanted)),
             limit,
+            quantized=quantized,
             scored=sequence.patterns[layer].held,
             compact=layer < gates.first and sequence.patterns[layer].held and plan.keep.compact,
             shares=not decoder.deterministic,  # runs of units that lie apart are summed apart

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
-from winnow.cache.memory import joined
 from winnow.cache.pattern import Span
+from winnow.cache.run import Dense, joined
 from winnow.cache.view import NOBODY, View
 from winnow.kernels.attend.reference import visible
 from winnow.runtime.projected import Projected
@@ -36,7 +36,7 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
         assert seen is not None
         index = seen.nonzero().flatten()
         positions, index = positions[index], index + span.start
-        runs = [cache.gather(index)]
+        runs = [Dense(*cache.gather(index))]
         past = len(index) - 1 if part.rows == 1 else None
     elif gathered:
         assert seen is not None
@@ -44,7 +44,7 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
         index = seen.to(torch.int8).sort(stable=True).indices[:, -int(seen.sum(-1).max()) :]
         padding, positions, past = ~seen.gather(1, index), positions.gather(1, index), None
         keys, values = (each.gather(1, index[..., None].expand(-1, -1, each.shape[-1])) for each in joined(runs))
-        runs = [(keys, values)]
+        runs = [Dense(keys, values)]
     if part.late:  # units of later positions may stand before the rows' own
         past = None
     order = positions

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from winnow.cache.run import Dense
 from winnow.cache.view import View
 from winnow.kernels.pack import pack
 from winnow.policies.base import ModelShape
@@ -51,4 +52,4 @@ class Buffers:
         """All of the units. order: as in `View`, where it is not their positions; the rest as in `Span`."""
         past = self.keys.shape[1] if window is None and order is None else None
         compared = self.positions if order is None else order
-        return View(((self.keys, self.values),), self.positions, compared, past, window, query_limit)
+        return View((Dense(self.keys, self.values),), self.positions, compared, past, window, query_limit)

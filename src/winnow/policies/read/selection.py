@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from winnow.cache.run import Dense
 from winnow.cache.view import NOBODY, View
 from winnow.kernels.select import top
 from winnow.policies.read.base import Row
@@ -111,7 +112,9 @@ def _tail(row: Row, main: View, order: Tensor | None, recent: int) -> View | Non
     index = index[main.units - recent :]
     places = main.positions[..., index]
     past = None if row.window is not None else recent
-    return View(((main.keys[:, index], main.values[:, index]),), places, places, past, row.window, main.query_limit)
+    return View(
+        (Dense(main.keys[:, index], main.values[:, index]),), places, places, past, row.window, main.query_limit
+    )
 
 
 def _found(last: Selection, positions: Tensor, sink: int) -> Last:
