@@ -7,6 +7,7 @@ from itertools import accumulate
 from torch import Tensor
 
 from winnow.cache.memory import Units, joined
+from winnow.kernels.pack import packed
 
 NOBODY = 2**62  # in place of the position of a unit that no row sees
 
@@ -16,9 +17,10 @@ class View:
     """Units that rows attend to: runs of keys and values [kv_heads, units, head_dim], positions [..., units].
 
     order: what the rows' positions are compared with: the units' positions, or one that every row sees. past, window,
-    query_limit: as in `Span`. place: of the first of them among the live units of the cache, the others following it
-    one by one; None: these are copies, with keys that are rotated already where others are yet to be. gathered: units
-    between them were left out.
+    query_limit: as in `Span`. place: of the first unit of the runs among the live units of the cache, the others
+    following it one by one; None: these are copies, with keys that are rotated already where others are yet to be.
+    gathered: units between them were left out. index: [kv_heads, units], which units of the runs they are, ascending;
+    None: all.
     """
 
     runs: tuple[Units, ...]
@@ -29,6 +31,7 @@ class View:
     query_limit: int | None = None
     place: int | None = None
     gathered: bool = False
+    index: Tensor | None = None
 
     @property
     def units(self) -> int:
@@ -37,7 +40,7 @@ class View:
 
     @property
     def keys(self) -> Tensor:
-        """[kv_heads, units, head_dim]; a copy where there are several runs."""
+        """[kv_heads, units, head_dim]; a copy where there are several runs, or where units lie apart."""
         return self._joined[0]
 
     @property
@@ -46,6 +49,12 @@ class View:
 
     @cached_property
     def _joined(self) -> Units:
+        keys, values = self.lying
+        return (keys, values) if self.index is None else (packed(keys, self.index), packed(values, self.index))
+
+    @property
+    def lying(self) -> Units:
+        """Keys and values that `index` counts; a copy where there are several runs."""
         return joined(list(self.runs))
 
     @property
@@ -53,12 +62,20 @@ class View:
         """The same units, in views of one run each."""
         if len(self.runs) == 1:
             return [self]
+        if self.index is not None:
+            return [replace(self, runs=(self.lying,))]
         ends = [*accumulate(keys.shape[1] for keys, _ in self.runs)]
         return [self.between(stop - keys.shape[1], stop) for (keys, _), stop in zip(self.runs, ends, strict=True)]
 
     def with_keys(self, keys: Tensor) -> "View":
-        """The same units with other keys."""
-        return replace(self, runs=((keys, self.values),))
+        """The same units with other keys, as rows attend to them."""
+        return replace(self, runs=((keys, self.values),), index=None, place=None)
+
+    def chosen(self, index: Tensor) -> "View":
+        """The units at `index`, [kv_heads, units], ascending, where they lie; of a view for one row that sees them."""
+        positions = self.positions.expand(len(index), -1).gather(1, index)
+        past = index.shape[1] if self.window is None else None
+        return replace(self, positions=positions, order=positions, past=past, index=index)
 
     def at(self, index: Tensor) -> "View":
         """The units at `index`, [units], of a view for one row that compares positions; copies."""

@@ -1,12 +1,15 @@
 """What one call of the kernel of few rows is told: where rows leave their units, and what they read, layer by layer.
 
-What a row reads is found beforehand as runs of units. Where that depends on the row's own query, where a keep policy
-wants to know how it attended, or where positions have to be compared, the layer is not among those noted.
+What a row reads is found beforehand: as runs of units, as the numbers of units in a run, or as pages, of which its own
+query then chooses. A layer in which a reader wants to be told of logits is the last of a call. Where a keep policy
+wants to know how a row attended, or where positions have to be compared, the layer is not among those noted.
 """
 
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +21,7 @@ from winnow.cache.pattern import Span
 from winnow.cache.view import View
 from winnow.kernels.launch import parts_of_work
 from winnow.kernels.layers import tables as t
-from winnow.policies.read.base import Row
+from winnow.policies.read.base import Observed, Pages, Row
 from winnow.runtime.few import FewRows, Reads
 from winnow.runtime.projected import match
 from winnow.runtime.segment import Segment
@@ -35,7 +38,9 @@ class Run(NamedTuple):
     """Units that a row reads: in each of some layers the addresses of the first key and value; bytes from one KV head
     and from one unit to the next, and how many units.
 
-    limit: the rope position that its queries are rotated at here, where that is less than the row's own.
+    limit: the rope position that its queries are rotated at here, where that is less than the row's own. index: the
+    address of [kv_heads, units] int64, which units from those first ones on they are; 0: one after the other. kept:
+    where the logits of the first unit go, and the bytes from one query head to the next; 0 for nowhere.
     """
 
     keys: np.ndarray
@@ -44,6 +49,26 @@ class Run(NamedTuple):
     size: int
     units: int
     limit: int | None
+    index: int = 0
+    kept: tuple[int, int] = (0, 0)
+
+
+class Choice(NamedTuple):
+    """Pages of which a row's query chooses in some layers: `best_pages()` for each, with these bounds, into `index`,
+    [kv_heads, count * page] int64."""
+
+    bounds: list[Tensor]
+    page: int
+    count: int
+    index: np.ndarray
+
+
+class Told(NamedTuple):
+    """What a reader wants to be told of a row's attention: logits [q_heads, units], of all its views."""
+
+    row: Row
+    views: list[View]
+    logits: Tensor
 
 
 class Reading(NamedTuple):
@@ -51,6 +76,13 @@ class Reading(NamedTuple):
 
     runs: list[Run]
     less: bool
+    choice: Choice | None = None
+    told: Told | None = None
+
+    @property
+    def units(self) -> int:
+        """Per KV head, bounds of pages counted as the units that they are as large as."""
+        return sum(run.units for run in self.runs) + (0 if self.choice is None else self.choice.bounds[0].shape[2])
 
 
 @dataclass(frozen=True)
@@ -80,6 +112,13 @@ class Frame:
         self._places: list[np.ndarray] = []
         self._runs: list[np.ndarray] = []
         self._cuts: list[Cut] = []
+        self._choices: list[np.ndarray] = []  # [layers, rows, kv_heads, t.CHOICE]
+        self._found: list[tuple[Segment, Reading]] = []
+
+    @property
+    def ends(self) -> bool:
+        """Whether readers are to be told of the layer noted last before what rows read above it is known."""
+        return any(reading.told is not None for _, reading in self._found)
 
     def add(self, layer: int, last: int) -> int:
         """Note what rows read in the layers from `layer` on, up to `last`, in which they read alike, their own units
@@ -106,6 +145,8 @@ class Frame:
         pairs = [*zip(self._segments, found, strict=True)]
         self._places.append(np.concatenate([self._note(each, range(layer, stop), read) for each, read in pairs], 1))
         self._read([runs for each, read in pairs for runs in _of_rows(each, read)])
+        self._choices.append(np.concatenate([self._chosen(each, stop - layer, read) for each, read in pairs], 1))
+        self._found += pairs
         return stop - layer
 
     def run(self, hidden: Tensor) -> Tensor:
@@ -118,10 +159,20 @@ class Frame:
         runs = np.concatenate([each.reshape(-1, t.RUN) for each in self._runs])
         shares = np.repeat([cut.bounds for cut in self._cuts], layers, 0) + offsets
         heads = np.repeat([cut.heads for cut in self._cuts], layers, 0) + offsets
-        reads = Reads(places, runs, shares, heads, int(pieces.max()))
+        choices = np.concatenate(self._choices)
+        pages = int(choices[..., t.PAGES].max())
+        reads = Reads(places, runs, shares, heads, choices if pages else None, int(pieces.max()), pages)
         self._taken.take(self._first, len(pieces), t.BEFORE + t.ATTENTION + t.AFTER, reads)
         del turned  # its addresses were in `places`
         return self._taken.hidden
+
+    def tell(self) -> None:
+        """After `run`: tell the readers what they wanted to know of the last layer."""
+        for segment, reading in self._found:
+            if (told := reading.told) is not None:
+                logits = told.logits.split([view.units for view in told.views], 1)
+                observed = Observed(segment.positions, logits=[*logits])
+                segment.sequence.reader.observe(told.row, told.views, observed)
 
     def rank(self, segment: Segment) -> Tensor:
         """After `run`: how much the last row of a segment attends to each token in the last layer, see `Entrance`."""
@@ -153,7 +204,7 @@ class Frame:
                 turned = self._rope(sequence, place)
                 limited = -1 if limit is None else self._rope(sequence, min(place, limit))
             places[:, row, t.STRIDE :] = stride, turned, turned, limited, limited
-        sequence.stats.units_read += len(layers) * sequence.shape.kv_heads * sum(run.units for run in reading.runs)
+        sequence.stats.units_read += len(layers) * sequence.shape.kv_heads * reading.units
         sequence.read_less |= reading.less
         for layer in layers:
             sequence.leave(layer)
@@ -189,13 +240,33 @@ class Frame:
         flat = [run for runs in found for run in runs]
         key = tuple(tuple((run.units, run.limit is not None) for run in runs) for runs in found)
         cut = cut_of(key, self._program.shape.kv_heads, parts_of_work())
-        stride, size = np.array([run[2:4] for run in flat], dtype=np.int64).T
-        at = cut.head * stride[cut.run] + cut.start * size[cut.run]
+        told = np.array([(*run[2:5], run.index, *run.kept) for run in flat], dtype=np.int64)
+        stride, size, units, index, kept, kept_row = told[cut.run].T
+        at = cut.head * stride + np.where(index, 0, cut.start * size)
         pieces = np.repeat(cut.told[None], len(flat[0].keys), 0)
         pieces[:, :, t.RUN_KEYS] = np.stack([run.keys for run in flat], 1)[:, cut.run] + at
         pieces[:, :, t.RUN_VALUES] = np.stack([run.values for run in flat], 1)[:, cut.run] + at
+        pieces[:, :, t.INDEX] = np.where(index, index + 8 * (cut.head * units + cut.start), 0)
+        group = self._program.shape.q_heads // self._program.shape.kv_heads
+        pieces[:, :, t.KEPT] = np.where(kept, kept + cut.head * group * kept_row + 4 * cut.start, 0)
+        pieces[:, :, t.KEPT_ROW] = kept_row
         self._runs.append(pieces)
         self._cuts.append(cut)
+
+    def _chosen(self, segment: Segment, layers: int, reading: Reading) -> np.ndarray:
+        """What rows choose in some layers, [layers, rows, kv_heads, t.CHOICE]."""
+        kv_heads, choice = self._program.shape.kv_heads, reading.choice
+        told = np.zeros((layers, segment.rows, kv_heads, t.CHOICE), dtype=np.int64)
+        if choice is None:
+            return told
+        first = np.array([(each.data_ptr(), *each.stride()[:2]) for each in choice.bounds], dtype=np.int64)
+        bound, head = (first[:, [1, 2]] * choice.bounds[0].itemsize).T
+        heads = np.arange(kv_heads)
+        least = first[:, :1] + head[:, None] * heads
+        told[:, 0, :, t.LEAST], told[:, 0, :, t.GREATEST] = least, least + bound[:, None]
+        told[..., t.PAGES : t.CHOSEN] = choice.bounds[0].shape[2], choice.page, choice.count
+        told[..., t.CHOSEN] = choice.index.ctypes.data + heads * choice.index.strides[0]
+        return told
 
 
 @functools.lru_cache(maxsize=256)
@@ -242,31 +313,72 @@ def _kind(segment: Segment, layer: int) -> tuple[object, ...] | None:
     ):
         return None
     window = sequence.shape.windows[layer]
-    # A reader may know more of a layer than how its units stand.
-    alone = None if pattern.told_by_slots(cache, window) and not sequence.reader.selects else layer
-    return alone, pattern, window, sequence.shape.rotations[layer], cache.standing
+    alone = None if pattern.told_by_slots(cache, window) else layer
+    known = cache.appended, cache.dropped, sequence.reader.alike(layer)
+    return alone, known, pattern, window, sequence.shape.rotations[layer], cache.standing
 
 
 def _reading(segment: Segment, caches: list[LayerCache], layer: int, *, rotated: bool) -> Reading | None:
     """What the last row reads in layers from `layer` on where its unit has just come, and which are of the same kind;
     None where that is not known, or not all of a run."""
     sequence, cache = segment.sequence, caches[0]
-    window, reader = sequence.shape.windows[layer], sequence.reader
+    window = sequence.shape.windows[layer]
     spans = sequence.patterns[layer].spans(cache, segment.rows, segment.first, segment.positions, window)
     units = sum(span.stop - span.start for span in spans)
     if any(span.window is not None or span.past is None for span in spans):
         return None
-    if reader.selects:
-        row, seen = _row(segment, cache, layer, window), [view_of(segment, cache, span, fresh=1) for span in spans]
-        views = None if reader.wants(row, seen) is not None else reader.select(row, seen)
-        if views is None or any(view.window is not None or view.past is None for view in views):
-            return None
-        runs = [run for view in views if view.units for run in _runs_of_view(view)]
+    if sequence.reader.selects:
+        found = _selected(segment, caches, layer, [view_of(segment, cache, span, fresh=1) for span in spans], units)
     else:
-        runs = [run for span in spans for run in _runs_of_span(caches, span)]
-    if not rotated:  # then nothing is rotated another way
-        runs = [run._replace(limit=None) for run in runs]
-    return Reading(runs, sum(run.units for run in runs) < units)
+        found = Reading([run for span in spans for run in _runs_of_span(caches, span)], less=False)
+    if found is None or rotated:
+        return found
+    return found._replace(runs=[run._replace(limit=None) for run in found.runs])  # nothing is rotated another way
+
+
+def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list[View], units: int) -> Reading | None:
+    """What a row's reader selects of what it may see, `units` per KV head; the rest as of `_reading`."""
+    reader, row = segment.sequence.reader, _row(segment, caches[0], layer)
+    views: list[View] = []
+    runs: list[Run] = []
+    choice = None
+    for each in reader.select(row, seen):
+        view = each.view if isinstance(each, Pages) else each
+        if view.window is not None or view.past is None:
+            return None
+        found = [*_runs_of_view(caches, view)]
+        if view is each:
+            views.append(view)
+        elif view.query_limit is not None:
+            return None
+        else:
+            bounds = [each.bounds(at, partial(_keys, view, cache)) for at, cache in enumerate(caches, layer)]
+            choice = Choice(bounds, each.page, each.count, np.empty((len(view.runs[0][0]), each.units), dtype=np.int64))
+            found = [run._replace(units=each.units, index=choice.index.ctypes.data) for run in found]
+        if len(found) > 1 and found[0].index:  # units that lie apart, and in memory that forks share
+            return None
+        runs += found
+    less = sum(run.units for run in runs) < units
+    if choice is not None or (wanted := reader.wants(row, views)) is None:
+        return Reading(runs, less, choice)
+    if wanted != "logits" or len(caches) > 1:
+        return None
+    told = Told(row, views, torch.empty(segment.sequence.shape.q_heads, sum(run.units for run in runs)))
+    first, row_bytes = told.logits.data_ptr(), 4 * told.logits.shape[1]
+    ends = accumulate(run.units for run in runs)
+    kept = [(first + 4 * (end - run.units), row_bytes) for end, run in zip(ends, runs, strict=True)]
+    return Reading([run._replace(kept=each) for run, each in zip(runs, kept, strict=True)], less, told=told)
+
+
+def _keys(view: View, cache: LayerCache, start: int, stop: int) -> Tensor:
+    """The keys of units [start, stop) of a view, in a layer in which units stand alike."""
+    first = _slot(view, cache)
+    return cache.memory.read(first + start, first + stop)[0]
+
+
+def _slot(view: View, cache: LayerCache) -> int:
+    assert view.place is not None
+    return view.place if view.place < cache.head else view.place - cache.head + cache.start
 
 
 def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
@@ -288,14 +400,21 @@ def _of_rows(segment: Segment, reading: Reading) -> Iterator[list[Run]]:
         yield [*others, last._replace(units=last.units - behind)]
 
 
-def _runs_of_view(view: View) -> Iterator[Run]:
-    for keys, values in view.runs:
-        stride, size = keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
-        first, second = (np.array([each.data_ptr()], dtype=np.int64) for each in (keys, values))
-        yield Run(first, second, stride, size, keys.shape[1], view.query_limit)
+def _runs_of_view(caches: list[LayerCache], view: View) -> Iterator[Run]:
+    """The runs of memory that a view lies in, in every one of some caches in which units stand alike."""
+    if view.place is None or view.gathered:  # copies, of one layer
+        for keys, values in view.runs:
+            stride, size = keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
+            first, second = (np.array([each.data_ptr()], dtype=np.int64) for each in (keys, values))
+            yield Run(first, second, stride, size, keys.shape[1], view.query_limit)
+        return
+    first = _slot(view, caches[0])
+    lying = Span(first, first + sum(keys.shape[1] for keys, _ in view.runs), view.past, query_limit=view.query_limit)
+    for run in _runs_of_span(caches, lying):
+        yield run if view.index is None else run._replace(units=view.units, index=view.index.data_ptr())
 
 
-def _row(segment: Segment, cache: LayerCache, layer: int, window: int | None) -> Row:
+def _row(segment: Segment, cache: LayerCache, layer: int) -> Row:
     """The row, before the layer is computed."""
 
     def unknown(*_: Any) -> Any:
@@ -303,6 +422,6 @@ def _row(segment: Segment, cache: LayerCache, layer: int, window: int | None) ->
 
     ordered = not segment.sequence.gates.revives
     return Row(
-        layer=layer, position=segment.first, window=window, decode=True, last=True,
-        appended=cache.appended, dropped=cache.dropped, ordered=ordered, query=None, match=unknown, keys=unknown,
+        layer=layer, position=segment.first, window=segment.sequence.shape.windows[layer], decode=True, last=True,
+        appended=cache.appended, dropped=cache.dropped, ordered=ordered, match=unknown, ready=lambda view: view,
     )  # fmt: skip
