@@ -1,29 +1,24 @@
 """What one call of the kernel of few rows is told: where rows leave their units, and what they read, layer by layer.
 
-What a row reads is found beforehand: as runs of units, as the numbers of units in a run, or as pages, of which its own
-query then chooses. A layer in which a reader wants to be told of logits is the last of a call. Where a keep policy
-wants to know how a row attended, or where positions have to be compared, the layer is not among those noted.
+A layer of which a reader wants to be told is the last of a call. One of which it is not known what rows read
+(`reading.py`) is not among those noted.
 """
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache, Reserved
-from winnow.cache.pattern import Span
-from winnow.cache.view import View
 from winnow.kernels.launch import parts_of_work
 from winnow.kernels.layers import tables as t
-from winnow.policies.read.base import Observed, Pages, Row
+from winnow.policies.read.base import Observed
 from winnow.runtime.few import FewRows, Reads
 from winnow.runtime.projected import match
+from winnow.runtime.reading import Reading, Run, kind_of, of_rows, reading_of
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence
 from winnow.runtime.view import mean_over_heads, side_by_side, view_of
@@ -32,57 +27,6 @@ if TYPE_CHECKING:
     from winnow.runtime.program import Program
 
 WHOLE = 128  # a run of fewer units is read by one thread
-
-
-class Run(NamedTuple):
-    """Units that a row reads: in each of some layers the addresses of the first key and value; bytes from one KV head
-    and from one unit to the next, and how many units.
-
-    limit: the rope position that its queries are rotated at here, where that is less than the row's own. index: the
-    address of [kv_heads, units] int64, which units from those first ones on they are; 0: one after the other. kept:
-    where the logits of the first unit go, and the bytes from one query head to the next; 0 for nowhere.
-    """
-
-    keys: np.ndarray
-    values: np.ndarray
-    stride: int
-    size: int
-    units: int
-    limit: int | None
-    index: int = 0
-    kept: tuple[int, int] = (0, 0)
-
-
-class Choice(NamedTuple):
-    """Pages of which a row's query chooses in some layers: `best_pages()` for each, with these bounds, into `index`,
-    [kv_heads, count * page] int64."""
-
-    bounds: list[Tensor]
-    page: int
-    count: int
-    index: np.ndarray
-
-
-class Told(NamedTuple):
-    """What a reader wants to be told of a row's attention: logits [q_heads, units], of all its views."""
-
-    row: Row
-    views: list[View]
-    logits: Tensor
-
-
-class Reading(NamedTuple):
-    """What a row reads in some layers; less: not all that is kept."""
-
-    runs: list[Run]
-    less: bool
-    choice: Choice | None = None
-    told: Told | None = None
-
-    @property
-    def units(self) -> int:
-        """Per KV head, bounds of pages counted as the units that they are as large as."""
-        return sum(run.units for run in self.runs) + (0 if self.choice is None else self.choice.bounds[0].shape[2])
 
 
 @dataclass(frozen=True)
@@ -123,12 +67,12 @@ class Frame:
     def add(self, layer: int, last: int) -> int:
         """Note what rows read in the layers from `layer` on, up to `last`, in which they read alike, their own units
         included; returns how many. 0: in this one it is not known, and nothing has changed."""
-        kinds = [_kind(segment, layer) for segment in self._segments]
+        kinds = [kind_of(segment, layer) for segment in self._segments]
         if None in kinds:
             return 0
         stop = layer + 1
         while stop < last and all(
-            _kind(segment, stop) == kind for segment, kind in zip(self._segments, kinds, strict=True)
+            kind_of(segment, stop) == kind for segment, kind in zip(self._segments, kinds, strict=True)
         ):
             stop += 1
         found: list[Reading] = []
@@ -137,14 +81,14 @@ class Frame:
             caches = segment.sequence.caches[layer:stop]
             places = segment.first if segment.rows == 1 else segment.positions.numpy()
             begun += [(cache, cache.reserve(places)) for cache in caches]
-            if (reading := _reading(segment, caches, layer, rotated=self._program.rotated[layer])) is None:
+            if (reading := reading_of(segment, caches, layer, rotated=self._program.rotated[layer])) is None:
                 for cache, before in begun:
                     cache.give_back(before)
                 return 0
             found.append(reading)
         pairs = [*zip(self._segments, found, strict=True)]
         self._places.append(np.concatenate([self._note(each, range(layer, stop), read) for each, read in pairs], 1))
-        self._read([runs for each, read in pairs for runs in _of_rows(each, read)])
+        self._read([runs for each, read in pairs for runs in of_rows(each, read)])
         self._choices.append(np.concatenate([self._chosen(each, stop - layer, read) for each, read in pairs], 1))
         self._found += pairs
         return stop - layer
@@ -240,13 +184,14 @@ class Frame:
         flat = [run for runs in found for run in runs]
         key = tuple(tuple((run.units, run.limit is not None) for run in runs) for runs in found)
         cut = cut_of(key, self._program.shape.kv_heads, parts_of_work())
-        told = np.array([(*run[2:5], run.index, *run.kept) for run in flat], dtype=np.int64)
-        stride, size, units, index, kept, kept_row = told[cut.run].T
-        at = cut.head * stride + np.where(index, 0, cut.start * size)
+        told = np.array([(*run[2:5], run.numbers, *run.within, *run.kept) for run in flat], dtype=np.int64)
+        stride, size, units, numbers, low, high, kept, kept_row = told[cut.run].T
+        at = cut.head * stride + np.where(numbers, 0, cut.start * size)
         pieces = np.repeat(cut.told[None], len(flat[0].keys), 0)
         pieces[:, :, t.RUN_KEYS] = np.stack([run.keys for run in flat], 1)[:, cut.run] + at
         pieces[:, :, t.RUN_VALUES] = np.stack([run.values for run in flat], 1)[:, cut.run] + at
-        pieces[:, :, t.INDEX] = np.where(index, index + 8 * (cut.head * units + cut.start), 0)
+        pieces[:, :, t.INDEX] = np.where(numbers, numbers + 8 * (cut.head * units + cut.start), 0)
+        pieces[:, :, t.LOW], pieces[:, :, t.HIGH] = low, high
         group = self._program.shape.q_heads // self._program.shape.kv_heads
         pieces[:, :, t.KEPT] = np.where(kept, kept + cut.head * group * kept_row + 4 * cut.start, 0)
         pieces[:, :, t.KEPT_ROW] = kept_row
@@ -294,134 +239,3 @@ def cut_of(rows: tuple[tuple[tuple[int, bool], ...], ...], kv_heads: int, thread
     told = np.zeros((len(pieces), t.RUN), dtype=np.int64)
     told[:, [t.READER, t.UNITS, t.LIMITED]] = table[:, 3:]
     return Cut(table[:, 0], table[:, 1], table[:, 2], told, np.array(bounds), np.array(heads))
-
-
-def _kind(segment: Segment, layer: int) -> tuple[object, ...] | None:
-    """What says where a row's unit goes in a layer and what the row reads there, but for addresses: rows read alike in
-    layers of which it is the same. None where the row's attention is not its own business alone, or its unit is not
-    held like any other."""
-    sequence = segment.sequence
-    cache, pattern = sequence.caches[layer], sequence.patterns[layer]
-    score = sequence.score if pattern.held else None
-    if (
-        not sequence.plan.store.identity
-        or not cache.rotated
-        or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
-        or layer in sequence.gates.self_only
-        or (score is not None and sequence.plan.keep.voting_from(segment.first, sequence.prompt) is not None)
-        or (sequence.scorer is not None and score is not None and sequence.evictions_ahead(layer))
-    ):
-        return None
-    window = sequence.shape.windows[layer]
-    alone = None if pattern.told_by_slots(cache, window) else layer
-    known = cache.appended, cache.dropped, sequence.reader.alike(layer)
-    return alone, known, pattern, window, sequence.shape.rotations[layer], cache.standing
-
-
-def _reading(segment: Segment, caches: list[LayerCache], layer: int, *, rotated: bool) -> Reading | None:
-    """What the last row reads in layers from `layer` on where its unit has just come, and which are of the same kind;
-    None where that is not known, or not all of a run."""
-    sequence, cache = segment.sequence, caches[0]
-    window = sequence.shape.windows[layer]
-    spans = sequence.patterns[layer].spans(cache, segment.rows, segment.first, segment.positions, window)
-    units = sum(span.stop - span.start for span in spans)
-    if any(span.window is not None or span.past is None for span in spans):
-        return None
-    if sequence.reader.selects:
-        found = _selected(segment, caches, layer, [view_of(segment, cache, span, fresh=1) for span in spans], units)
-    else:
-        found = Reading([run for span in spans for run in _runs_of_span(caches, span)], less=False)
-    if found is None or rotated:
-        return found
-    return found._replace(runs=[run._replace(limit=None) for run in found.runs])  # nothing is rotated another way
-
-
-def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list[View], units: int) -> Reading | None:
-    """What a row's reader selects of what it may see, `units` per KV head; the rest as of `_reading`."""
-    reader, row = segment.sequence.reader, _row(segment, caches[0], layer)
-    views: list[View] = []
-    runs: list[Run] = []
-    choice = None
-    for each in reader.select(row, seen):
-        view = each.view if isinstance(each, Pages) else each
-        if view.window is not None or view.past is None:
-            return None
-        found = [*_runs_of_view(caches, view)]
-        if view is each:
-            views.append(view)
-        elif view.query_limit is not None:
-            return None
-        else:
-            bounds = [each.bounds(at, partial(_keys, view, cache)) for at, cache in enumerate(caches, layer)]
-            choice = Choice(bounds, each.page, each.count, np.empty((len(view.runs[0][0]), each.units), dtype=np.int64))
-            found = [run._replace(units=each.units, index=choice.index.ctypes.data) for run in found]
-        if len(found) > 1 and found[0].index:  # units that lie apart, and in memory that forks share
-            return None
-        runs += found
-    less = sum(run.units for run in runs) < units
-    if choice is not None or (wanted := reader.wants(row, views)) is None:
-        return Reading(runs, less, choice)
-    if wanted != "logits" or len(caches) > 1:
-        return None
-    told = Told(row, views, torch.empty(segment.sequence.shape.q_heads, sum(run.units for run in runs)))
-    first, row_bytes = told.logits.data_ptr(), 4 * told.logits.shape[1]
-    ends = accumulate(run.units for run in runs)
-    kept = [(first + 4 * (end - run.units), row_bytes) for end, run in zip(ends, runs, strict=True)]
-    return Reading([run._replace(kept=each) for run, each in zip(runs, kept, strict=True)], less, told=told)
-
-
-def _keys(view: View, cache: LayerCache, start: int, stop: int) -> Tensor:
-    """The keys of units [start, stop) of a view, in a layer in which units stand alike."""
-    first = _slot(view, cache)
-    return cache.memory.read(first + start, first + stop)[0]
-
-
-def _slot(view: View, cache: LayerCache) -> int:
-    assert view.place is not None
-    return view.place if view.place < cache.head else view.place - cache.head + cache.start
-
-
-def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
-    """The runs of memory that a span lies in, in every one of some caches in which units stand alike."""
-    pieces = [cache.memory.pieces(span.start, span.stop) for cache in caches]
-    for number, (_, first, last) in enumerate(pieces[0]):
-        slabs = np.array([each[number][0].place for each in pieces], dtype=np.int64)
-        stride, size = (int(each) for each in slabs[0, 2:])
-        if last > first:
-            yield Run(
-                slabs[:, 0] + first * size, slabs[:, 1] + first * size, stride, size, last - first, span.query_limit
-            )
-
-
-def _of_rows(segment: Segment, reading: Reading) -> Iterator[list[Run]]:
-    """What each row reads: all that was there, and of the units of the segment's rows those up to its own."""
-    *others, last = reading.runs
-    for behind in reversed(range(segment.rows)):
-        yield [*others, last._replace(units=last.units - behind)]
-
-
-def _runs_of_view(caches: list[LayerCache], view: View) -> Iterator[Run]:
-    """The runs of memory that a view lies in, in every one of some caches in which units stand alike."""
-    if view.place is None or view.gathered:  # copies, of one layer
-        for keys, values in view.runs:
-            stride, size = keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
-            first, second = (np.array([each.data_ptr()], dtype=np.int64) for each in (keys, values))
-            yield Run(first, second, stride, size, keys.shape[1], view.query_limit)
-        return
-    first = _slot(view, caches[0])
-    lying = Span(first, first + sum(keys.shape[1] for keys, _ in view.runs), view.past, query_limit=view.query_limit)
-    for run in _runs_of_span(caches, lying):
-        yield run if view.index is None else run._replace(units=view.units, index=view.index.data_ptr())
-
-
-def _row(segment: Segment, cache: LayerCache, layer: int) -> Row:
-    """The row, before the layer is computed."""
-
-    def unknown(*_: Any) -> Any:
-        raise TypeError("what a row attends with is not known before its layer is computed")
-
-    ordered = not segment.sequence.gates.revives
-    return Row(
-        layer=layer, position=segment.first, window=segment.sequence.shape.windows[layer], decode=True, last=True,
-        appended=cache.appended, dropped=cache.dropped, ordered=ordered, match=unknown, ready=lambda view: view,
-    )  # fmt: skip

@@ -191,6 +191,19 @@ def choose(frame: int, index: int, thread: int, qkv: int, half: bool) -> None:
         )  # fmt: skip
 
 
+@njit(cache=True, error_model="numpy")
+def number_below(index: int, count: int, bound: int) -> int:
+    """How many of `count` ascending int64 at `index` are below a bound."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if read_i64(index + 8 * middle) < bound:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 @njit(cache=True, error_model="numpy", inline="always")
 def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: int, half: bool) -> None:
     """Attention of this thread's share of the runs of units."""
@@ -209,10 +222,13 @@ def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: i
         if read_i64(run + 8 * t.LIMITED) != 0:
             query = limited + wide * (r * q_heads + first)
         copy(query, mine, wide * group)
+        units, index, start = read_i64(run + 8 * t.UNITS), read_i64(run + 8 * t.INDEX), 0
+        if index != 0:
+            start = number_below(index, units, read_i64(run + 8 * t.LOW))
+            units = number_below(index, units, read_i64(run + 8 * t.HIGH))
         attend_run(
-            read_i64(run + 8 * t.RUN_KEYS), read_i64(run + 8 * t.RUN_VALUES), 0, read_i64(run + 8 * t.UNITS),
-            head_dim, 1, group, 0, 0, 0, scale, softcap, False, half, mine, read_i64(run + 8 * t.KEPT),
-            read_i64(run + 8 * t.KEPT_ROW), read_i64(run + 8 * t.INDEX), room,
+            read_i64(run + 8 * t.RUN_KEYS), read_i64(run + 8 * t.RUN_VALUES), start, units, head_dim, 1, group, 0, 0, 0,
+            scale, softcap, False, half, mine, read_i64(run + 8 * t.KEPT), read_i64(run + 8 * t.KEPT_ROW), index, room,
         )  # fmt: skip
 
 

@@ -97,8 +97,8 @@ class Reader:
         return type(self).select is not Reader.select
 
     def alike(self, layer: int) -> object:
-        """Equal for layers in which it has the row of a decode step read the same of units that stand alike: `select` is
-        asked once for all of them, answers with units where they lie, and nothing is wanted of them."""
+        """Equal for layers in which it has the row of a decode step read the same of units that stand alike: `select`
+        is asked once for all of them, answers with units where they lie, and nothing is wanted of them."""
         return layer if self.selects else None
 
     def begin(self, token: int) -> None:
