@@ -310,6 +310,59 @@ def test_logits_are_given_where_no_numba_kernel_fits():
     assert_gives_its_logits(lambda *t, **options: attend(*t, return_logits=True, **options), tensors, past=99)
 
 
+def lying_apart(units: int, *, rows: int, group: int, dtype: torch.dtype, heads: int = 3):
+    """Rows over `units` of each of three heads' 300, in any order, and which; all others are NaN."""
+    q, _, _, _, _ = inputs(rows=rows, units=300, group=1, dtype=dtype)
+    generator = torch.Generator().manual_seed(units)
+    q = torch.randn(rows, heads * group, q.shape[2], generator=generator).to(dtype)
+    index = torch.stack([torch.randperm(300, generator=generator)[:units] for _ in range(heads)])
+    k, v = torch.full((2, heads, 300, q.shape[2]), float("nan"), dtype=dtype)
+    for head, places in enumerate(index):
+        k[head, places], v[head, places] = torch.randn(2, units, q.shape[2], generator=generator).to(dtype)
+    return q, k, v, index
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "group"), [(1, 1), (1, 3), (3, 3), (2, 7), (20, 3)])
+@pytest.mark.parametrize("units", [1, 63, 64, 65, 200])
+def test_units_that_lie_apart_are_read_where_they_lie(units, rows, group, dtype):
+    q, k, v, index = lying_apart(units, rows=rows, group=group, dtype=dtype)
+    rest = torch.arange(300, 300 + rows), torch.arange(units)
+    for options in ({}, {"softcap": 5.0, "sinks": torch.linspace(-2, 3, 3 * group)}):
+        exact, exact_lse = attend_reference(q.float(), k.float(), v.float(), *rest, scale=0.2, index=index, **options)
+        out, lse = attend(q, k, v, *rest, scale=0.2, past=units, index=index, return_lse=True, **options)
+        torch.testing.assert_close(out.float(), exact, rtol=0, atol=3e-6 if dtype == torch.float32 else 2e-2)
+        torch.testing.assert_close(lse, exact_lse, rtol=0, atol=1e-5)
+        assert out.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_positions_and_logits_are_those_of_the_units_that_lie_apart(dtype):
+    q, k, v, index = lying_apart(150, rows=1, group=3, dtype=dtype)
+    rest = torch.tensor([280]), index
+    got = attend(q, k, v, *rest, scale=0.2, window=200, index=index, return_logits=True)
+    places = index[..., None].expand(-1, -1, 64)
+    side_by_side = attend(q, k.gather(1, places), v.gather(1, places), *rest, scale=0.2, window=200, return_logits=True)
+    for mine, theirs in zip(got, side_by_side, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        (torch.tensor([[0, 300]] * 3), "places from 0 to 300, but k and v have units 0 to 299"),
+        (torch.tensor([[-1]] * 3), "places from -1 to -1"),
+        (torch.zeros(2, 4, dtype=torch.int64), "int64, not \\[2, 4\\]"),
+        (torch.zeros(3, 4, dtype=torch.int32), "torch.int32"),
+    ],
+)
+def test_places_that_are_not_there_are_refused(index, says):
+    q, k, v, _ = lying_apart(5, rows=1, group=1, dtype=torch.float32)
+    with pytest.raises(ValueError, match=says):
+        attend(q, k, v, torch.tensor([9]), torch.arange(index.shape[1]), scale=1.0, index=index)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_kernel_is_chosen_by_shape_and_device(dtype):
     pytest.importorskip("numba")

@@ -17,11 +17,12 @@ from winnow.runtime import description
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.frame import cut_of
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
+from winnow.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(numba_missing() is not None, reason="the kernel needs Numba")
 PROMPT, CHUNK = 31, 10
 SLOWFAST = "slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)"
-PLANS = {  # how many layers of four are taken in a step, but for slow ones
+PLANS = {  # how many layers of four are taken in a step
     "full": 4,
     "streaming(sink=4, recent=12)": 4,
     "snapkv(budget=12, window=4, local=0)": 4,
@@ -30,8 +31,13 @@ PLANS = {  # how many layers of four are taken in a step, but for slow ones
     SLOWFAST: 4,
     f"streaming(sink=4, recent=20) + {SLOWFAST}": 0,  # what has left the window since it was selected is looked for
     "speed(cutoff=2)": 4,
-    "quest(page=2, budget=6, dense_layers=2)": 2,
-    "tidal(layers=[1], budget=3)": 1,
+    "quest(page=2, budget=6, dense_layers=2)": 4,
+    "tidal(layers=[1], budget=3)": 4,
+    "tidal(layers=[0, 2], budget=5)": 4,
+    "streaming(sink=3, recent=15) + quest(page=3, budget=9, dense_layers=0)": 4,
+    "streaming(sink=3, recent=15) + tidal(layers=[1], budget=4)": 4,
+    "locret(budget=12, chunk=6, local=4) + quest(page=2, budget=6, dense_layers=1)": 4,
+    "speed(cutoff=2) + quest(page=2, budget=6, dense_layers=0)": 4,
     "h2o(budget=12)": 0,
     "lazyllm(layers=[2], keep=0.5, keep_decode=None)": 2,  # above the gate not all that is there is read
     "lazyllm(layers=[1, 3], keep=0.5, keep_decode=1.0, max_revive=3)": 4,
@@ -76,15 +82,20 @@ def driven(llm, call):
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Layers that were driven, decode rows only, by their numbers."""
-    numbers, true = [], Decoder.layer
+    """Layers that were driven, or taken around their attention, decode rows only, by their numbers."""
+    numbers, true, around = [], Decoder.layer, Program.around
 
     def layer(self, index, hidden, call):
         if call.parts[0].decode:
             numbers.append(index)
         return true(self, index, hidden, call)
 
+    def layer_around(self, index, hidden, attend):
+        numbers.append(index)
+        return around(self, index, hidden, attend)
+
     monkeypatch.setattr(Decoder, "layer", layer)
+    monkeypatch.setattr(Program, "around", layer_around)
     return numbers
 
 
@@ -103,8 +114,7 @@ def test_equals_driven_layers(plan, family, text, taken):
         got = torch.cat((session.feed(text[:PROMPT]), session.feed(text[PROMPT:])))
         torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
         if family in ("llama-9-3", "qwen3"):
-            slow = session.stats.slow_steps if "slowfast" in plan else 0
-            assert len(taken) <= (4 - PLANS[plan]) * (len(text) - PROMPT) + 4 * slow
+            assert len(taken) <= (4 - PLANS[plan]) * (len(text) - PROMPT)
 
 
 @each_family

@@ -94,6 +94,10 @@ class QuantizedRun(Run):
     stop: int
 
     @property
+    def kv_heads(self) -> int:
+        return len(self.slab.codes[0])
+
+    @property
     def units(self) -> int:
         return self.stop - self.start
 

@@ -12,6 +12,10 @@ class Run(Protocol):
     """Units of one store, the same number of every KV head."""
 
     @property
+    def kv_heads(self) -> int:
+        """Of the model."""
+
+    @property
     def units(self) -> int:
         """Per KV head."""
 
@@ -32,6 +36,10 @@ class Dense(NamedTuple):
 
     keys: Tensor
     values: Tensor
+
+    @property
+    def kv_heads(self) -> int:
+        return len(self.keys)
 
     @property
     def units(self) -> int:

@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 from torch import Tensor
 
 from winnow.cache.run import Dense, Run, Units, joined
+from winnow.kernels.pack import packed
 
 COPIED = 1024  # units that are made dense at a time
 NOBODY = 2**62  # in place of the position of a unit that no row sees
@@ -17,9 +18,10 @@ class View:
     """Units that rows attend to: runs of keys and values [kv_heads, units, head_dim], positions [..., units].
 
     order: what the rows' positions are compared with: the units' positions, or one that every row sees. past, window,
-    query_limit: as in `Span`. place: of the first of them among the live units of the cache, the others following it
-    one by one; None: these are copies, with keys that are rotated already where others are yet to be. gathered: units
-    between them were left out.
+    query_limit: as in `Span`. place: of the first unit of the runs among the live units of the cache, the others
+    following it one by one; None: these are copies, with keys that are rotated already where others are yet to be.
+    gathered: units between them were left out. index: [kv_heads, units], which units of the runs they are, ascending;
+    None: all.
     """
 
     runs: tuple[Run, ...]
@@ -30,6 +32,7 @@ class View:
     query_limit: int | None = None
     place: int | None = None
     gathered: bool = False
+    index: Tensor | None = None
 
     @property
     def units(self) -> int:
@@ -37,8 +40,12 @@ class View:
         return self.positions.shape[-1]
 
     @property
+    def kv_heads(self) -> int:
+        return self.runs[0].kv_heads
+
+    @property
     def keys(self) -> Tensor:
-        """[kv_heads, units, head_dim]; a copy where there are several runs."""
+        """[kv_heads, units, head_dim]; a copy where there are several runs, or where units lie apart."""
         return self._joined[0]
 
     @property
@@ -47,6 +54,12 @@ class View:
 
     @cached_property
     def _joined(self) -> Units:
+        keys, values = self.lying
+        return (keys, values) if self.index is None else (packed(keys, self.index), packed(values, self.index))
+
+    @property
+    def lying(self) -> Units:
+        """Keys and values that `index` counts; a copy where there are several runs."""
         return joined(self.runs)
 
     @property
@@ -54,6 +67,8 @@ class View:
         """The same units, in views of one run each; of what is held in another form than it is read in, a few."""
         if len(self.runs) == 1 and isinstance(self.runs[0], Dense):
             return [self]
+        if self.index is not None:
+            return [replace(self, runs=(Dense(*self.lying),))]
         starts = [0, *accumulate(run.units for run in self.runs)]
         return [
             self.between(start, min(start + step, stop))
@@ -63,8 +78,14 @@ class View:
         ]
 
     def with_keys(self, keys: Tensor) -> "View":
-        """The same units with other keys."""
-        return replace(self, runs=(Dense(keys, self.values),))
+        """The same units with other keys, as rows attend to them."""
+        return replace(self, runs=(Dense(keys, self.values),), index=None, place=None)
+
+    def chosen(self, index: Tensor) -> "View":
+        """The units at `index`, [kv_heads, units], ascending, where they lie; of a view for one row that sees them."""
+        positions = self.positions.expand(len(index), -1).gather(1, index)
+        past = index.shape[1] if self.window is None else None
+        return replace(self, positions=positions, order=positions, past=past, index=index)
 
     def at(self, index: Tensor) -> "View":
         """The units at `index`, [units], of a view for one row that compares positions; copies."""

@@ -15,7 +15,7 @@ from winnow.cache.view import View
 from winnow.errors import UnsupportedModelError
 from winnow.kernels.attend import attend
 from winnow.kernels.merge import merge
-from winnow.policies.read.base import Observed, Row
+from winnow.policies.read.base import Observed, Pages, Row
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.observer import Attended
 from winnow.runtime.projected import Projected, Ropes, Tables
@@ -83,11 +83,10 @@ class Block:
         seen = (view_of(part, cache, span, fresh=self.before[index] + part.rows) for span in spans)
         views = [view for view in seen if view.units]
         compact = cache.length if cache.compact else None
-        row = self._row(index, cache, rows, window, compact)
+        row = self._row(index, cache, rows, window)
         if part.decode:
-            views = self._narrow(index, row, views, sum(span.stop - span.start for span in spans))
-        if not cache.rotated:
-            views = [view.with_keys(row.keys(view)) for view in views]
+            views = self._narrow(index, row, rows, views, sum(span.stop - span.start for span in spans))
+        views = [row.ready(view) for view in views]
         queries = [rows.queries(part, view.query_limit, compact) for view in views]
         out = self._attend_views(index, rows, queries, views, row)
         self._listen(index, rows, queries, views)
@@ -112,13 +111,19 @@ class Block:
         scores = None if score is None else score(self.layer, *rows.rows(part))
         rows.append(part, cache, scores)
 
-    def _narrow(self, index: int, row: Row, views: list[View], units: int) -> list[View]:
+    def _narrow(self, index: int, row: Row, rows: Projected, views: list[View], units: int) -> list[View]:
         """What the rows of a decode step read of all that they may see, `units` per KV head, and count it."""
-        sequence, extra = self.parts[index].sequence, 0
+        part, extra = self.parts[index], 0
+        sequence, cache = part.sequence, part.sequence.caches[self.layer]
         if self.whole[index].rows == 1:  # revived rows come in steps that read everything
-            chosen = sequence.reader.select(row, views)
-            assert chosen is not None  # the query is known
-            views, extra = chosen, sequence.reader.extra
+            chosen, views = sequence.reader.select(row, views), []
+            for each in chosen:
+                if isinstance(each, Pages):
+                    extra += each.pages
+                    query = rows.queries(part, each.view.query_limit, cache.length if cache.compact else None)[-1]
+                    views.append(each.chosen(self.layer, query))
+                else:
+                    views.append(each)
         read = sum(view.units for view in views)
         sequence.read_less |= read < units
         sequence.stats.units_read += (read + extra) * self.decoder.shape.kv_heads
@@ -133,8 +138,7 @@ class Block:
         parts: list[Any] = [
             attend(
                 query,
-                piece.keys,
-                piece.values,
+                *piece.lying,
                 part.positions,
                 piece.order,
                 past=piece.past,
@@ -144,10 +148,11 @@ class Block:
                 sinks=rows.sinks if index == 0 else None,  # an extra logit, to be counted once
                 return_lse=len(pieces) > 1,
                 return_logits=shown,
+                index=piece.index,
             )
             for index, (query, piece) in enumerate(pieces)
         ]
-        logits = None
+        logits: list[Tensor] = []
         if shown:
             shares = iter([each for *_, each in parts])
             logits = [torch.cat([next(shares) for _ in view.pieces], 1) for view in views]
@@ -155,10 +160,11 @@ class Block:
         elif wanted == "logits":
             logits = [row.match(q[-1], view.keys) for q, view in zip(queries, views, strict=True)]
         if wanted is not None:
-            reader.observe(row, views, Observed(queries, part.positions, logits))
+            told = queries if wanted == "queries" else []
+            reader.observe(row, views, Observed(part.positions, told, logits))
         return merge(parts) if len(parts) > 1 else parts[0]
 
-    def _row(self, index: int, cache: LayerCache, rows: Projected, window: int | None, compact: int | None) -> Row:
+    def _row(self, index: int, cache: LayerCache, rows: Projected, window: int | None) -> Row:
         """The last row of a part, for the read policy."""
         part = self.parts[index]
         return Row(
@@ -170,10 +176,11 @@ class Block:
             appended=cache.appended,
             dropped=cache.dropped,
             ordered=not part.sequence.gates.revives,
-            query=lambda view: rows.queries(part, view.query_limit, compact)[-1],
             match=rows.match,
-            keys=lambda view: (
-                view.keys if cache.rotated or view.place is None else rows.placed(part, view.keys, view.place)
+            ready=lambda view: (
+                view
+                if cache.rotated or view.place is None
+                else view.with_keys(rows.placed(part, view.keys, view.place))
             ),
         )
 

@@ -16,13 +16,18 @@ TILE = 4  # rows of a tile of products, where there is more than one
 
 
 class Reads(NamedTuple):
-    """What rows read, in the form that the kernel takes: see `tables.py`. most: pieces of runs in a layer."""
+    """What rows read, in the form that the kernel takes: see `tables.py`.
+
+    choices: None where nobody chooses. most: pieces of runs in a layer; pages: among which a row chooses.
+    """
 
     places: np.ndarray
     runs: np.ndarray
     shares: np.ndarray
     heads: np.ndarray
+    choices: np.ndarray | None
     most: int
+    pages: int
 
 
 class FewRows:
@@ -66,13 +71,14 @@ class FewRows:
         from winnow.kernels.team import TEAM
 
         program, shape, threads = self._program, self._program.shape, parts_of_work()
-        group = -(-shape.q_heads // shape.kv_heads // TILE) * TILE
-        work = 4 * work_floats(group, shape.head_dim)
-        room = room_bytes(self._rows, max(shape.hidden, shape.mlp, shape.q_heads * shape.head_dim))
-        tables = [0] * 4 if reads is None else [each.ctypes.data for each in reads[:4]]
+        vectors = shape.q_heads // shape.kv_heads
+        work = 4 * work_floats(-(-vectors // TILE) * TILE, shape.head_dim)
+        widest = max(shape.hidden, shape.mlp, shape.q_heads * shape.head_dim)
+        room = room_bytes(self._rows, widest, vectors, shape.head_dim, 0 if reads is None else reads.pages)
+        tables = [None] * 5 if reads is None else reads[:5]
         frame, team = np.empty(t.FRAME, dtype=np.int64), np.zeros(TEAM, dtype=np.int64)
         frame[:] = (
-            program.layers[first:].ctypes.data, *tables,
+            program.layers[first:].ctypes.data, *(0 if each is None else each.ctypes.data for each in tables),
             self._x.data_ptr(), self._buffer.data_ptr(),
             program.memory("work", work * (0 if reads is None else reads.most)), work,
             program.memory("scratch", room * threads), room, self._rows, self._live, shape.hidden, shape.mlp,

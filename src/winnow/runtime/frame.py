@@ -1,26 +1,24 @@
 """What one call of the kernel of few rows is told: where rows leave their units, and what they read, layer by layer.
 
-What a row reads is found beforehand as runs of units. Where that depends on the row's own query, where a keep policy
-wants to know how it attended, or where positions have to be compared, the layer is not among those noted.
+A layer of which a reader wants to be told is the last of a call. One of which it is not known what rows read
+(`reading.py`) is not among those noted.
 """
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache, Reserved
-from winnow.cache.pattern import Span
-from winnow.cache.view import View
 from winnow.kernels.launch import parts_of_work
 from winnow.kernels.layers import tables as t
-from winnow.policies.read.base import Row
+from winnow.policies.read.base import Observed
 from winnow.runtime.few import FewRows, Reads
 from winnow.runtime.projected import match
+from winnow.runtime.reading import Reading, Run, kind_of, of_rows, reading_of
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence
 from winnow.runtime.view import mean_over_heads, side_by_side, view_of
@@ -29,28 +27,6 @@ if TYPE_CHECKING:
     from winnow.runtime.program import Program
 
 WHOLE = 128  # a run of fewer units is read by one thread
-
-
-class Run(NamedTuple):
-    """Units that a row reads: in each of some layers the addresses of the first key and value; bytes from one KV head
-    and from one unit to the next, and how many units.
-
-    limit: the rope position that its queries are rotated at here, where that is less than the row's own.
-    """
-
-    keys: np.ndarray
-    values: np.ndarray
-    stride: int
-    size: int
-    units: int
-    limit: int | None
-
-
-class Reading(NamedTuple):
-    """What a row reads in some layers; less: not all that is kept."""
-
-    runs: list[Run]
-    less: bool
 
 
 @dataclass(frozen=True)
@@ -80,16 +56,23 @@ class Frame:
         self._places: list[np.ndarray] = []
         self._runs: list[np.ndarray] = []
         self._cuts: list[Cut] = []
+        self._choices: list[np.ndarray] = []  # [layers, rows, kv_heads, t.CHOICE]
+        self._found: list[tuple[Segment, Reading]] = []
+
+    @property
+    def ends(self) -> bool:
+        """Whether readers are to be told of the layer noted last before what rows read above it is known."""
+        return any(reading.told is not None for _, reading in self._found)
 
     def add(self, layer: int, last: int) -> int:
         """Note what rows read in the layers from `layer` on, up to `last`, in which they read alike, their own units
         included; returns how many. 0: in this one it is not known, and nothing has changed."""
-        kinds = [_kind(segment, layer) for segment in self._segments]
+        kinds = [kind_of(segment, layer) for segment in self._segments]
         if None in kinds:
             return 0
         stop = layer + 1
         while stop < last and all(
-            _kind(segment, stop) == kind for segment, kind in zip(self._segments, kinds, strict=True)
+            kind_of(segment, stop) == kind for segment, kind in zip(self._segments, kinds, strict=True)
         ):
             stop += 1
         found: list[Reading] = []
@@ -98,14 +81,16 @@ class Frame:
             caches = segment.sequence.caches[layer:stop]
             places = segment.first if segment.rows == 1 else segment.positions.numpy()
             begun += [(cache, cache.reserve(places)) for cache in caches]
-            if (reading := _reading(segment, caches, layer, rotated=self._program.rotated[layer])) is None:
+            if (reading := reading_of(segment, caches, layer, rotated=self._program.rotated[layer])) is None:
                 for cache, before in begun:
                     cache.give_back(before)
                 return 0
             found.append(reading)
         pairs = [*zip(self._segments, found, strict=True)]
         self._places.append(np.concatenate([self._note(each, range(layer, stop), read) for each, read in pairs], 1))
-        self._read([runs for each, read in pairs for runs in _of_rows(each, read)])
+        self._read([runs for each, read in pairs for runs in of_rows(each, read)])
+        self._choices.append(np.concatenate([self._chosen(each, stop - layer, read) for each, read in pairs], 1))
+        self._found += pairs
         return stop - layer
 
     def run(self, hidden: Tensor) -> Tensor:
@@ -118,10 +103,20 @@ class Frame:
         runs = np.concatenate([each.reshape(-1, t.RUN) for each in self._runs])
         shares = np.repeat([cut.bounds for cut in self._cuts], layers, 0) + offsets
         heads = np.repeat([cut.heads for cut in self._cuts], layers, 0) + offsets
-        reads = Reads(places, runs, shares, heads, int(pieces.max()))
+        choices = np.concatenate(self._choices)
+        pages = int(choices[..., t.PAGES].max())
+        reads = Reads(places, runs, shares, heads, choices if pages else None, int(pieces.max()), pages)
         self._taken.take(self._first, len(pieces), t.BEFORE + t.ATTENTION + t.AFTER, reads)
         del turned  # its addresses were in `places`
         return self._taken.hidden
+
+    def tell(self) -> None:
+        """After `run`: tell the readers what they wanted to know of the last layer."""
+        for segment, reading in self._found:
+            if (told := reading.told) is not None:
+                logits = told.logits.split([view.units for view in told.views], 1)
+                observed = Observed(segment.positions, logits=[*logits])
+                segment.sequence.reader.observe(told.row, told.views, observed)
 
     def rank(self, segment: Segment) -> Tensor:
         """After `run`: how much the last row of a segment attends to each token in the last layer, see `Entrance`."""
@@ -153,7 +148,7 @@ class Frame:
                 turned = self._rope(sequence, place)
                 limited = -1 if limit is None else self._rope(sequence, min(place, limit))
             places[:, row, t.STRIDE :] = stride, turned, turned, limited, limited
-        sequence.stats.units_read += len(layers) * sequence.shape.kv_heads * sum(run.units for run in reading.runs)
+        sequence.stats.units_read += len(layers) * sequence.shape.kv_heads * reading.units
         sequence.read_less |= reading.less
         for layer in layers:
             sequence.leave(layer)
@@ -189,13 +184,34 @@ class Frame:
         flat = [run for runs in found for run in runs]
         key = tuple(tuple((run.units, run.limit is not None) for run in runs) for runs in found)
         cut = cut_of(key, self._program.shape.kv_heads, parts_of_work())
-        stride, size = np.array([run[2:4] for run in flat], dtype=np.int64).T
-        at = cut.head * stride[cut.run] + cut.start * size[cut.run]
+        told = np.array([(*run[2:5], run.numbers, *run.within, *run.kept) for run in flat], dtype=np.int64)
+        stride, size, units, numbers, low, high, kept, kept_row = told[cut.run].T
+        at = cut.head * stride + np.where(numbers, 0, cut.start * size)
         pieces = np.repeat(cut.told[None], len(flat[0].keys), 0)
         pieces[:, :, t.RUN_KEYS] = np.stack([run.keys for run in flat], 1)[:, cut.run] + at
         pieces[:, :, t.RUN_VALUES] = np.stack([run.values for run in flat], 1)[:, cut.run] + at
+        pieces[:, :, t.INDEX] = np.where(numbers, numbers + 8 * (cut.head * units + cut.start), 0)
+        pieces[:, :, t.LOW], pieces[:, :, t.HIGH] = low, high
+        group = self._program.shape.q_heads // self._program.shape.kv_heads
+        pieces[:, :, t.KEPT] = np.where(kept, kept + cut.head * group * kept_row + 4 * cut.start, 0)
+        pieces[:, :, t.KEPT_ROW] = kept_row
         self._runs.append(pieces)
         self._cuts.append(cut)
+
+    def _chosen(self, segment: Segment, layers: int, reading: Reading) -> np.ndarray:
+        """What rows choose in some layers, [layers, rows, kv_heads, t.CHOICE]."""
+        kv_heads, choice = self._program.shape.kv_heads, reading.choice
+        told = np.zeros((layers, segment.rows, kv_heads, t.CHOICE), dtype=np.int64)
+        if choice is None:
+            return told
+        first = np.array([(each.data_ptr(), *each.stride()[:2]) for each in choice.bounds], dtype=np.int64)
+        bound, head = (first[:, [1, 2]] * choice.bounds[0].itemsize).T
+        heads = np.arange(kv_heads)
+        least = first[:, :1] + head[:, None] * heads
+        told[:, 0, :, t.LEAST], told[:, 0, :, t.GREATEST] = least, least + bound[:, None]
+        told[..., t.PAGES : t.CHOSEN] = choice.bounds[0].shape[2], choice.page, choice.count
+        told[..., t.CHOSEN] = choice.index.ctypes.data + heads * choice.index.strides[0]
+        return told
 
 
 @functools.lru_cache(maxsize=256)
@@ -223,87 +239,3 @@ def cut_of(rows: tuple[tuple[tuple[int, bool], ...], ...], kv_heads: int, thread
     told = np.zeros((len(pieces), t.RUN), dtype=np.int64)
     told[:, [t.READER, t.UNITS, t.LIMITED]] = table[:, 3:]
     return Cut(table[:, 0], table[:, 1], table[:, 2], told, np.array(bounds), np.array(heads))
-
-
-def _kind(segment: Segment, layer: int) -> tuple[object, ...] | None:
-    """What says where a row's unit goes in a layer and what the row reads there, but for addresses: rows read alike in
-    layers of which it is the same. None where the row's attention is not its own business alone, or its unit is not
-    held like any other."""
-    sequence = segment.sequence
-    cache, pattern = sequence.caches[layer], sequence.patterns[layer]
-    score = sequence.score if pattern.held else None
-    if (
-        not sequence.plan.store.identity
-        or not cache.rotated
-        or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
-        or layer in sequence.gates.self_only
-        or (score is not None and sequence.plan.keep.voting_from(segment.first, sequence.prompt) is not None)
-        or (sequence.scorer is not None and score is not None and sequence.evictions_ahead(layer))
-    ):
-        return None
-    window = sequence.shape.windows[layer]
-    # A reader may know more of a layer than how its units stand.
-    alone = None if pattern.told_by_slots(cache, window) and not sequence.reader.selects else layer
-    return alone, pattern, window, sequence.shape.rotations[layer], cache.standing
-
-
-def _reading(segment: Segment, caches: list[LayerCache], layer: int, *, rotated: bool) -> Reading | None:
-    """What the last row reads in layers from `layer` on where its unit has just come, and which are of the same kind;
-    None where that is not known, or not all of a run."""
-    sequence, cache = segment.sequence, caches[0]
-    window, reader = sequence.shape.windows[layer], sequence.reader
-    spans = sequence.patterns[layer].spans(cache, segment.rows, segment.first, segment.positions, window)
-    units = sum(span.stop - span.start for span in spans)
-    if any(span.window is not None or span.past is None for span in spans):
-        return None
-    if reader.selects:
-        row, seen = _row(segment, cache, layer, window), [view_of(segment, cache, span, fresh=1) for span in spans]
-        views = None if reader.wants(row, seen) is not None else reader.select(row, seen)
-        if views is None or any(view.window is not None or view.past is None for view in views):
-            return None
-        runs = [run for view in views if view.units for run in _runs_of_view(view)]
-    else:
-        runs = [run for span in spans for run in _runs_of_span(caches, span)]
-    if not rotated:  # then nothing is rotated another way
-        runs = [run._replace(limit=None) for run in runs]
-    return Reading(runs, sum(run.units for run in runs) < units)
-
-
-def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
-    """The runs of memory that a span lies in, in every one of some caches in which units stand alike."""
-    pieces = [cache.memory.pieces(span.start, span.stop) for cache in caches]
-    for number, (_, first, last) in enumerate(pieces[0]):
-        slabs = np.array([each[number][0].place for each in pieces], dtype=np.int64)
-        stride, size = (int(each) for each in slabs[0, 2:])
-        if last > first:
-            yield Run(
-                slabs[:, 0] + first * size, slabs[:, 1] + first * size, stride, size, last - first, span.query_limit
-            )
-
-
-def _of_rows(segment: Segment, reading: Reading) -> Iterator[list[Run]]:
-    """What each row reads: all that was there, and of the units of the segment's rows those up to its own."""
-    *others, last = reading.runs
-    for behind in reversed(range(segment.rows)):
-        yield [*others, last._replace(units=last.units - behind)]
-
-
-def _runs_of_view(view: View) -> Iterator[Run]:
-    for run in view.runs:
-        keys, values = run.keys, run.values
-        stride, size = keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
-        first, second = (np.array([each.data_ptr()], dtype=np.int64) for each in (keys, values))
-        yield Run(first, second, stride, size, keys.shape[1], view.query_limit)
-
-
-def _row(segment: Segment, cache: LayerCache, layer: int, window: int | None) -> Row:
-    """The row, before the layer is computed."""
-
-    def unknown(*_: Any) -> Any:
-        raise TypeError("what a row attends with is not known before its layer is computed")
-
-    ordered = not segment.sequence.gates.revives
-    return Row(
-        layer=layer, position=segment.first, window=window, decode=True, last=True,
-        appended=cache.appended, dropped=cache.dropped, ordered=ordered, query=None, match=unknown, keys=unknown,
-    )  # fmt: skip

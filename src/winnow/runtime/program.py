@@ -58,9 +58,12 @@ class Program:
         frame, layer = Frame(self, segments, first), first
         while layer < (stop := min(last, self._until[layer])) and (taken := frame.add(layer, stop)):
             layer += taken
+            if frame.ends:
+                break
         if layer == first:
             return hidden, first
         hidden = frame.run(hidden)
+        frame.tell()
         for segment in segments:
             if layer - 1 in segment.ranked_in:
                 segment.signals.append(frame.rank(segment))

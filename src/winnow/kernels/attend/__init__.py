@@ -19,6 +19,7 @@ from winnow.kernels.attend.one_row import attend_one_row
 from winnow.kernels.attend.reference import attend_reference
 from winnow.kernels.attend.sdpa import attend_sdpa
 from winnow.kernels.launch import numba_missing
+from winnow.kernels.pack import packed
 
 __all__ = ["attend", "attend_reference", "kernel_for"]
 
@@ -43,6 +44,7 @@ def attend(
     sinks: Tensor | None = None,
     return_lse: bool = False,
     return_logits: bool = False,
+    index: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """Grouped-query attention with the softmax in float32.
 
@@ -57,20 +59,22 @@ def attend(
             themselves, in the same order, or there are none. None: nothing is known, positions are compared.
         softcap: Gemma-2's cap, `softcap * tanh(logits / softcap)`, before masking.
         sinks: [q_heads], GPT-OSS's attention sinks: one more logit in the denominator of the softmax only.
+        index: [kv_heads, units] int64: the units are those of k and v at these places, which may have more; None: all.
     Returns:
         [rows, q_heads, head_dim] in q's dtype, and with `return_lse` also [rows, q_heads] float32, the logarithm of the
         softmax denominator, the sink included. A row that sees no unit yields 0 and, without a sink, -inf.
         With `return_logits`, for one row: both, and [q_heads, units] float32, the logits as the softmax sees them,
         scaled and capped, -inf where the row does not see a unit. They cost no second pass over the keys.
     Raises:
-        ValueError: shapes, strides or dtypes are not as above, or the logits of several rows are asked for.
+        ValueError: shapes, strides or dtypes are not as above, a place is out of range, or the logits of several rows
+            are asked for.
     """
-    _check(q, k, v, q_positions, k_positions, scale, past, sinks)
+    _check(q, k, v, q_positions, k_positions, scale, past, sinks, index)
     rows, q_heads, head_dim = q.shape
     if return_logits and rows != 1:
         raise ValueError(f"return_logits: {rows} rows, but only the logits of one row are given; attend row by row")
     if past is not None and window is None and k_positions.dim() == 2:  # the same triangle for all heads
-        k_positions = torch.arange(k.shape[1], device=k.device)
+        k_positions = torch.arange(k_positions.shape[1], device=k.device)
         q_positions = torch.arange(past, past + rows, device=k.device)
     kernel = kernel_for(
         q.device.type, q.dtype, rows * q_heads // k.shape[0], head_dim,
@@ -79,14 +83,16 @@ def attend(
     if kernel == "decode":
         from winnow.kernels.attend.cpu_decode import attend_decode
 
-        logits = torch.empty(q_heads, k.shape[1]) if return_logits else None
+        logits = torch.empty(q_heads, k_positions.shape[-1]) if return_logits else None
         out, lse = attend_decode(
             q, k, v, q_positions, k_positions, scale=scale, past=past, window=window, softcap=softcap, sinks=sinks,
-            return_lse=return_lse or return_logits, logits=logits,
+            return_lse=return_lse or return_logits, logits=logits, index=index,
         )  # fmt: skip
         if lse is None:
             return out
         return (out, lse) if logits is None else (out, lse, logits)
+    if index is not None:
+        k, v = (packed(each, index) for each in (k, v))
     if return_logits:
         return attend_one_row(
             q, k, v, q_positions, k_positions, scale=scale, window=window, softcap=softcap, sinks=sinks
@@ -150,13 +156,17 @@ def _check(
     scale: float,
     past: int | None,
     sinks: Tensor | None,
+    index: Tensor | None,
 ) -> None:
     rows, q_heads, head_dim = q.shape
-    kv_heads, units, _ = k.shape
+    kv_heads, held, _ = k.shape
+    units = held if index is None else index.shape[-1]
     if k.shape != v.shape or k.shape[2] != head_dim or q_heads % kv_heads or not rows or not units:
         raise ValueError(f"shapes do not fit: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
     if k.stride()[1:] != (head_dim, 1) or v.stride()[1:] != (head_dim, 1):
         raise ValueError(f"k, v: the units of a head must lie side by side, strides are {k.stride()} and {v.stride()}")
+    if index is not None:
+        _check_index(index, kv_heads, held)
     if not q.dtype == k.dtype == v.dtype:
         raise ValueError(f"one dtype for q, k and v, not {q.dtype}, {k.dtype}, {v.dtype}")
     if scale <= 0:
@@ -168,3 +178,11 @@ def _check(
         raise ValueError(f"past={past}: with {rows} rows and {units} units it is {units - rows}, {units} or None")
     if sinks is not None and sinks.shape != (q_heads,):
         raise ValueError(f"sinks {tuple(sinks.shape)}: one per query head, {q_heads}")
+
+
+def _check_index(index: Tensor, kv_heads: int, held: int) -> None:
+    if index.dtype != torch.int64 or index.dim() != 2 or len(index) != kv_heads or not index.numel():
+        raise ValueError(f"index: [kv_heads, units] int64, not {list(index.shape)} {index.dtype} for {kv_heads} heads")
+    least, most = (int(each) for each in index.aminmax())
+    if least < 0 or most >= held:
+        raise ValueError(f"index: places from {least} to {most}, but k and v have units 0 to {held - 1}")

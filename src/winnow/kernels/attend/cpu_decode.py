@@ -178,13 +178,23 @@ def hide_run(kept: int, start: int, stop: int) -> None:
 
 
 @njit(cache=True, error_model="numpy")
+def gather_piece(units: int, index: int, count: int, size: int, room: int) -> None:
+    """Put units of `size` bytes side by side: those whose numbers, counted from `units` on, are at `index`."""
+    for j in range(count):
+        copy(units + size * read_i64(index + 8 * j), room + size * j, size)
+
+
+@njit(cache=True, error_model="numpy")
 def attend_run(
     k: int, v: int, start: int, stop: int, head_dim: int, rows: int, group: int, q_positions: int, k_positions: int,
     window: int, scale: float, softcap: float, masked: bool, half: bool, work: int, kept: int, kept_row: int,
+    index: int, room: int,
 ) -> None:  # fmt: skip
     """The softmax of one KV head's query vectors over units [start, stop), in `work` (see `attend_decode`).
 
-    kept: where the logits of the vectors go, `kept_row` bytes apart; 0 for nowhere.
+    kept: where the logits of the vectors go, `kept_row` bytes apart; 0 for nowhere. index: where the int64 numbers of
+    the units are, counted from k and v on, of which those in [start, stop) are read; 0: they are 0, 1, 2 ..; room: for
+    a piece of them, `2 * PIECE` units.
     """
     vectors, size = rows * group, head_dim * (2 if half else 4)
     queries, logits, sums, tops, totals = areas(work, padded(vectors), head_dim)
@@ -202,7 +212,12 @@ def attend_run(
         count = end - at
         if count == 0:
             break
-        take_dots(queries, k + at * size, v + at * size, count, size, logits, vectors, half)
+        keys, values, following = k + at * size, v + at * size, k + (at + PIECE) * size
+        if index != 0:
+            keys, values, following = room, room + PIECE * size, room
+            gather_piece(k, index + 8 * at, count, size, keys)
+            gather_piece(v, index + 8 * at, count, size, values)
+        take_dots(queries, keys, values, count, size, logits, vectors, half)
         lanes = (count + 15) // 16 * 16
         for i in range(vectors):
             mine = logits + 4 * PIECE * i
@@ -219,7 +234,7 @@ def attend_run(
                 mine, lanes, factor, tops + 4 * i, totals + 4 * i,
                 sums + 4 * head_dim * i, head_dim, half and HAS_BF16_DOT,
             )  # fmt: skip
-        add_weighted(logits, v + at * size, k + (at + PIECE) * size, count, head_dim, sums, vectors, half)
+        add_weighted(logits, values, following, count, head_dim, sums, vectors, half)
         at = end
 
 
@@ -254,7 +269,7 @@ def merge_runs(
     return lse_of(top, total)
 
 
-INTEGERS = (types.int64,) * 21
+INTEGERS = (types.int64,) * 23
 
 
 @njit(
@@ -264,12 +279,14 @@ INTEGERS = (types.int64,) * 21
 def decode_kernel(
     q: int, k: int, v: int, q_positions: int, k_positions: int, sinks: int, out: int, lse: int, kept: int, work: int,
     task_bytes: int, rows: int, kv_heads: int, group: int, head_dim: int, units: int, runs: int, k_stride: int,
-    v_stride: int, positions_stride: int, window: int, scale: float, softcap: float, masked: bool, half: bool,
+    v_stride: int, positions_stride: int, window: int, index: int, room: int, scale: float, softcap: float,
+    masked: bool, half: bool,
 ) -> None:  # fmt: skip
     """`attend()` on addresses; the three strides lead from one KV head to the next, in bytes.
 
     `sinks`, `lse`, `window`, `softcap`: 0 for none. masked: positions decide who sees what; otherwise all rows see all.
-    kept: where the logits go, [q_heads, units], of one row; 0 for nowhere.
+    kept: where the logits go, [q_heads, units], of one row; 0 for nowhere. index: [kv_heads, units], 0 for none; room:
+    for a piece of every task.
     """
     vectors = rows * group
     row_bytes = group * head_dim * (2 if half else 4)  # one row of one KV head's queries
@@ -282,6 +299,7 @@ def decode_kernel(
             k + head * k_stride, v + head * v_stride, units * run // runs, units * (run + 1) // runs, head_dim,
             rows, group, q_positions, k_positions + head * positions_stride, window, scale, softcap, masked, half, mine,
             0 if kept == 0 else kept + 4 * head * group * units, 4 * units,
+            0 if index == 0 else index + 8 * head * units, room + task * 2 * PIECE * (row_bytes // group),
         )  # fmt: skip
     for head in range(kv_heads):
         for i in range(vectors):
@@ -323,13 +341,14 @@ def attend_decode(
     sinks: Tensor | None = None,
     return_lse: bool = False,
     logits: Tensor | None = None,
+    index: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The arguments and results of `attend()`; head_dim a multiple of 32, bfloat16 or float32.
 
     logits: memory for the logits of one row, [q_heads, units] float32, contiguous.
     """
     rows, q_heads, head_dim = q.shape
-    kv_heads, units, _ = k.shape
+    kv_heads, units = len(k), k.shape[1] if index is None else index.shape[1]
     half = q.dtype == torch.bfloat16
     width = 2 if half else 4
     q, q_positions = q.contiguous(), q_positions.contiguous()
@@ -343,12 +362,15 @@ def attend_decode(
     runs = max(1, min(balanced_runs(kv_heads, parts_of_work()), units // (4 * PIECE)))
     task_floats = work_floats(-(-rows * q_heads // kv_heads // 4) * 4, head_dim)
     work = torch.empty(kv_heads * runs * task_floats)
+    index = None if index is None else index.contiguous()
+    room = None if index is None else k.new_empty(kv_heads * runs, 2 * PIECE, head_dim)
     decode_kernel(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), q_positions.data_ptr(), k_positions.data_ptr(),
         0 if sinks is None else sinks.data_ptr(), out.data_ptr(), 0 if lse is None else lse.data_ptr(),
         0 if logits is None else logits.data_ptr(), work.data_ptr(), 4 * task_floats,
         rows, kv_heads, q_heads // kv_heads, head_dim, units, runs, k.stride(0) * width, v.stride(0) * width,
         8 * k_positions.stride(0) if k_positions.dim() == 2 else 0, window or 0,
+        0 if index is None else index.data_ptr(), 0 if room is None else room.data_ptr(),
         scale, softcap or 0.0, masked, half,
     )  # fmt: skip
     return out, lse

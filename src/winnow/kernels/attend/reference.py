@@ -16,6 +16,7 @@ def attend_reference(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    index: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The arguments of `attend()`; `past` is only a promise about positions, so it is not used.
 
@@ -23,6 +24,8 @@ def attend_reference(
     softmax denominator, the sink included.
     """
     rows, q_heads, head_dim = q.shape
+    if index is not None:
+        k, v = (each.gather(1, index[..., None].expand(-1, -1, head_dim)) for each in (k, v))
     kv_heads, units, _ = k.shape
     seen = visible(q_positions, k_positions, window).expand(kv_heads, rows, units)
     # 0 * NaN is NaN: what nobody sees must not even be multiplied, its memory may hold anything.

@@ -8,12 +8,13 @@ and weights of norms and dense products, are bfloat16 or float32.
 
 from numba import njit, prange, types
 
-from winnow.kernels.attend.cpu_decode import attend_run, merge_runs
+from winnow.kernels.attend.cpu_decode import PIECE, attend_run, merge_runs
 from winnow.kernels.attend.softmax import ZERO, copy
 from winnow.kernels.layers import tables as t
 from winnow.kernels.layers.rows import add_share, gate_with, normalise, rotate
 from winnow.kernels.linear.cpu import linear_part
 from winnow.kernels.packed.cpu import OUT, packed_part
+from winnow.kernels.pages.cpu import choose_pages, room_floats
 from winnow.kernels.simd import HAS_BF16_DOT, read_f32, read_i64
 from winnow.kernels.team import join, meet
 
@@ -172,6 +173,38 @@ def rotate_heads(
 
 
 @njit(cache=True, error_model="numpy", inline="always")
+def choose(frame: int, index: int, thread: int, qkv: int, half: bool) -> None:
+    """Let the rows' own queries choose what this thread's share of KV heads reads."""
+    q_heads, kv_heads = read_i64(frame + 8 * t.Q_HEADS), read_i64(frame + 8 * t.KV_HEADS)
+    head_dim, threads = read_i64(frame + 8 * t.HEAD_DIM), read_i64(frame + 8 * t.THREADS)
+    readers, group, wide = read_i64(frame + 8 * t.LIVE) * kv_heads, q_heads // kv_heads, head_dim * (2 if half else 4)
+    room = read_i64(frame + 8 * t.SCRATCH) + thread * read_i64(frame + 8 * t.SCRATCH_BYTES)
+    for reader in range(thread, readers, threads):
+        mine = read_i64(frame + 8 * t.CHOICES) + 8 * t.CHOICE * (index * readers + reader)
+        if read_i64(mine + 8 * t.PAGES) == 0:
+            continue
+        r, first = reader // kv_heads, reader % kv_heads * group
+        choose_pages(
+            qkv + wide * (r * (q_heads + 2 * kv_heads) + first), read_i64(mine + 8 * t.LEAST),
+            read_i64(mine + 8 * t.GREATEST), group, head_dim, read_i64(mine + 8 * t.PAGES), read_i64(mine + 8 * t.PAGE),
+            read_i64(mine + 8 * t.COUNT), read_i64(mine + 8 * t.CHOSEN), room, half,
+        )  # fmt: skip
+
+
+@njit(cache=True, error_model="numpy")
+def number_below(index: int, count: int, bound: int) -> int:
+    """How many of `count` ascending int64 at `index` are below a bound."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if read_i64(index + 8 * middle) < bound:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, error_model="numpy", inline="always")
 def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: int, half: bool) -> None:
     """Attention of this thread's share of the runs of units."""
     q_heads, kv_heads = read_i64(frame + 8 * t.Q_HEADS), read_i64(frame + 8 * t.KV_HEADS)
@@ -180,6 +213,7 @@ def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: i
     scale, softcap = read_f32(layer + 8 * t.SCALE), read_f32(layer + 8 * t.SOFTCAP)
     shares = read_i64(frame + 8 * t.SHARES) + 8 * (threads + 1) * index
     base, group, wide = read_i64(shares), q_heads // kv_heads, head_dim * (2 if half else 4)
+    room = read_i64(frame + 8 * t.SCRATCH) + thread * read_i64(frame + 8 * t.SCRATCH_BYTES)
     for number in range(read_i64(shares + 8 * thread), read_i64(shares + 8 * (thread + 1))):
         run = read_i64(frame + 8 * t.RUNS) + 8 * t.RUN * number
         reader, mine = read_i64(run + 8 * t.READER), work + (number - base) * work_bytes
@@ -188,9 +222,13 @@ def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: i
         if read_i64(run + 8 * t.LIMITED) != 0:
             query = limited + wide * (r * q_heads + first)
         copy(query, mine, wide * group)
+        units, index, start = read_i64(run + 8 * t.UNITS), read_i64(run + 8 * t.INDEX), 0
+        if index != 0:
+            start = number_below(index, units, read_i64(run + 8 * t.LOW))
+            units = number_below(index, units, read_i64(run + 8 * t.HIGH))
         attend_run(
-            read_i64(run + 8 * t.RUN_KEYS), read_i64(run + 8 * t.RUN_VALUES), 0, read_i64(run + 8 * t.UNITS),
-            head_dim, 1, group, 0, 0, 0, scale, softcap, False, half, mine, 0, 0,
+            read_i64(run + 8 * t.RUN_KEYS), read_i64(run + 8 * t.RUN_VALUES), start, units, head_dim, 1, group, 0, 0, 0,
+            scale, softcap, False, half, mine, read_i64(run + 8 * t.KEPT), read_i64(run + 8 * t.KEPT_ROW), index, room,
         )  # fmt: skip
 
 
@@ -234,6 +272,10 @@ def attention(frame: int, layer: int, index: int, first: int, size: int, half: b
     if first == 0:
         place_rows(frame, layer, index, qkv, limited, half)
     meet(team, size)
+    if read_i64(frame + 8 * t.CHOICES) != 0:
+        for thread in range(first, threads, size):
+            choose(frame, index, thread, qkv, half)
+        meet(team, size)
     for thread in range(first, threads, size):
         attend(frame, layer, index, thread, qkv, limited, half)
     meet(team, size)
@@ -288,6 +330,8 @@ def layers_kernel(frame: int, layers: int, half: bool) -> None:
                 after_attention(frame, layer, first, size, half)
 
 
-def room_bytes(rows: int, widest: int) -> int:
-    """Scratch of one thread for products of `rows` rows with at most `widest` columns or outputs."""
-    return OUT + 4 * rows * (2 * widest + 16)
+def room_bytes(rows: int, widest: int, group: int, head_dim: int, pages: int) -> int:
+    """Scratch of one thread: for products of `rows` rows with at most `widest` columns or outputs, for a piece of units
+    that lie apart, for choosing among `pages` pages with the `group` queries of a KV head."""
+    products, piece = OUT + 4 * rows * (2 * widest + 16), 4 * 2 * PIECE * head_dim
+    return max(products, piece, 4 * room_floats(group, head_dim, pages))

@@ -31,18 +31,26 @@ KEYS, VALUES, STRIDE, COS, SIN, LIMITED_COS, LIMITED_SIN = range(7)
 PLACE = 7
 
 # What is read: a KV head of a row (row * kv_heads + head), the first key and value of a run of units, how many, and
-# whether the row's queries are rotated for it by LIMITED_COS.
-READER, RUN_KEYS, RUN_VALUES, UNITS, LIMITED = range(5)
-RUN = 5
+# whether the row's queries are rotated for it by LIMITED_COS. INDEX: where the numbers of the units are, int64, counted
+# from those first ones on, ascending, of which those in [LOW, HIGH) are read; 0: they lie side by side. KEPT: where the
+# logits of the row go, float32, KEPT_ROW bytes from one query head to the next.
+READER, RUN_KEYS, RUN_VALUES, UNITS, LIMITED, INDEX, LOW, HIGH, KEPT, KEPT_ROW = range(10)
+RUN = 10
+
+# What a KV head of a row chooses by its query before it reads: the least and the greatest keys of the first page, how
+# many pages, the units of one, how many pages are chosen, and where the numbers of their units go. PAGES 0: nothing.
+LEAST, GREATEST, PAGES, PAGE, COUNT, CHOSEN = range(6)
+CHOICE = 6
 
 # The whole call. HIDDEN: [ROWS, WIDTH], in and out; ROWS: 1 or a multiple of 4, of which LIVE are rows, the rest room.
 # SHARES: [layers, THREADS + 1], the runs each thread reads; HEADS: [layers, LIVE * KV_HEADS + 1], the runs of each.
+# CHOICES: [layers, LIVE * KV_HEADS], or 0 where nobody chooses.
 # WORK, SCRATCH, BUFFER: memory, with the bytes of one run's and one thread's part.
 (
-    LAYERS, PLACES, RUNS, SHARES, HEADS, HIDDEN, BUFFER, WORK, WORK_BYTES, SCRATCH, SCRATCH_BYTES,
+    LAYERS, PLACES, RUNS, SHARES, HEADS, CHOICES, HIDDEN, BUFFER, WORK, WORK_BYTES, SCRATCH, SCRATCH_BYTES,
     ROWS, LIVE, WIDTH, MLP, Q_HEADS, KV_HEADS, HEAD_DIM, THREADS, TEAM, MEMBERS, STAGES,
-) = range(22)  # fmt: skip
-FRAME = 22
+) = range(23)  # fmt: skip
+FRAME = 23
 
 # TEAM: `team.TEAM` zeros for MEMBERS threads; THREADS: into how many parts their work is cut. STAGES: which parts of
 # the layers, as a sum; where attention is left out, whoever calls computes it between two calls.

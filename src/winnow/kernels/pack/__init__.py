@@ -6,7 +6,7 @@ from torch import Tensor
 from winnow.kernels.launch import numba_missing
 from winnow.kernels.pack.reference import pack_reference
 
-__all__ = ["pack", "pack_reference"]
+__all__ = ["pack", "pack_reference", "packed"]
 
 CHUNK = 64  # bytes that the Numba kernel copies at once
 
@@ -29,6 +29,13 @@ def pack(units: Tensor, index: Tensor, out: Tensor) -> None:
         pack_cpu(units, index, out)
     else:
         pack_reference(units, index, out)
+
+
+def packed(units: Tensor, index: Tensor) -> Tensor:
+    """The same in new memory, [kv_heads, count, head_dim]."""
+    out = units.new_empty(*index.shape, units.shape[2])
+    pack(units, index, out)
+    return out
 
 
 def _check(units: Tensor, index: Tensor, out: Tensor) -> None:

@@ -1,13 +1,14 @@
 """What every read policy is, and what it knows of a sequence."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from winnow.cache.view import View
+from winnow.kernels.pages import best_pages
 from winnow.policies.base import ModelShape, Policy, Services
 
 Probe = Literal["logits", "queries"]
@@ -19,11 +20,10 @@ class Row:
 
     position: its place in the text; window: the layer's own. decode: the phase; last: whether it is the last row of its
     sequence so far, and the prompt's are all there. appended, dropped: of the layer's cache, see `LayerCache`, the
-    row's own unit included. ordered: whether units stand in order of position. query: [q_heads, head_dim] as it attends
-    to a view; None: neither it nor the row's own unit is known yet, only where that one will be. match: (queries
-    [vectors, head_dim], keys [kv_heads, units, head_dim]) -> logits [vectors, units] float32 as the softmax sees them,
-    vector i being of KV head i * kv_heads // vectors. keys: [kv_heads, units, head_dim], those of a view as the row
-    attends to them: a cache may hold them unrotated.
+    row's own unit included. ordered: whether units stand in order of position. match: (queries [vectors, head_dim],
+    keys [kv_heads, units, head_dim]) -> logits [vectors, units] float32 as the softmax sees them, vector i being of KV
+    head i * kv_heads // vectors. ready: a view with its keys as the row attends to them: a cache may hold them
+    unrotated.
     """
 
     layer: int
@@ -34,39 +34,72 @@ class Row:
     appended: int
     dropped: int
     ordered: bool
-    query: Callable[[View], Tensor] | None
     match: Callable[[Tensor, Tensor], Tensor]
-    keys: Callable[[View], Tensor]
+    ready: Callable[[View], View]
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Units that the row's own query chooses: the `count` pages whose keys it could match best.
+
+    view: the pages, side by side, of `page` units each, with their keys as the row attends to them. bounds: the least
+    and the greatest keys of the pages in a layer, [2, kv_heads, pages, head_dim]; told which layer, and how to look at
+    the keys there of units [start, stop) of the view, where pages are new.
+    """
+
+    view: View
+    page: int
+    count: int
+    bounds: Callable[[int, Callable[[int, int], Tensor]], Tensor]
+
+    @property
+    def units(self) -> int:
+        """Per KV head, that are read."""
+        return self.page * self.count
+
+    @property
+    def pages(self) -> int:
+        """Among which it chooses. Their bounds have the bytes of a unit each, and are read besides."""
+        return self.view.units // self.page
+
+    def chosen(self, layer: int, query: Tensor) -> View:
+        """What a row with this query, [q_heads, head_dim], reads in a layer."""
+        keys = self.view.keys
+        least, greatest = self.bounds(layer, lambda start, stop: keys[:, start:stop])
+        return self.view.chosen(best_pages(query, least, greatest, self.page, self.count))
 
 
 @dataclass(frozen=True)
 class Observed:
     """How rows that read everything attended in a layer.
 
-    queries: per view [rows, q_heads, head_dim]; positions: [rows]. logits: of a decode step's row, per view
-    [q_heads, units] float32, see `Row.match`; None where they were not asked for.
+    positions: [rows]. queries: where they were asked for, per view [rows, q_heads, head_dim]. logits: likewise, of a
+    decode step's row, per view [q_heads, units] float32, see `Row.match`.
     """
 
-    queries: list[Tensor]
     positions: Tensor
-    logits: list[Tensor] | None = None
+    queries: list[Tensor] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
 
 
 class Reader:
     """What a read policy knows of one sequence; changed by its steps and forked with it. This one reads everything.
 
     slow: whether the decode step in progress, or the last one, is a slow one; None: where there is no such thing. In a
-    step that is not, no token is revived. extra: units per KV head whose bytes the last `select` read besides those of
-    the views that it returned.
+    step that is not, no token is revived.
     """
 
     slow: bool | None = None
-    extra = 0
 
     @property
     def selects(self) -> bool:
         """Whether `select` may leave anything out."""
         return type(self).select is not Reader.select
+
+    def alike(self, layer: int) -> object:
+        """Equal for layers in which it has the row of a decode step read the same of units that stand alike: `select`
+        is asked once for all of them, answers with units where they lie, and nothing is wanted of them."""
+        return layer if self.selects else None
 
     def begin(self, token: int) -> None:
         """A decode step begins, which feeds `token`."""
@@ -78,9 +111,11 @@ class Reader:
         """
         return None
 
-    def select(self, row: Row, views: list[View]) -> list[View] | None:
-        """What the row of a decode step reads of `views`, all that it may see; the same list: all of it. None: that
-        takes its query, which is not known yet."""
+    def select(self, row: Row, views: list[View]) -> Sequence[View | Pages]:
+        """What the row of a decode step reads of `views`, all that it may see; the same list: all of it.
+
+        Asked before the layer is computed: the slot of the row's own unit is in the views, what will be there is not.
+        """
         return views
 
     def observe(self, row: Row, views: list[View], observed: Observed) -> None:

@@ -1,19 +1,16 @@
 """Quest: bounds on the keys of a page say which pages the current query could match best."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from winnow.cache.layer import GROWTH
 from winnow.cache.view import View
-from winnow.kernels.dots import dots
-from winnow.kernels.select import top
 from winnow.parameters import Count, Natural
 from winnow.policies.base import ModelShape, Services
-from winnow.policies.read.base import Reader, ReadPolicy, Row
-from winnow.policies.read.packed import Buffers
+from winnow.policies.read.base import Pages, Reader, ReadPolicy, Row
 
 
 @dataclass(frozen=True)
@@ -30,9 +27,9 @@ class Quest(ReadPolicy):
 
     With n units, r = (n - 1) % page + 1 of them in the newest page, a layer reads all per KV head if n <= budget.
     Otherwise it reads budget - page + r, and the bounds of (n - 1) // page pages, which have the bytes of one unit
-    each: so `units_read` counts them. `aux_bytes` counts them too, and the copy of the chosen pages. Units are numbered
-    as they come into a layer; in a page that has lost units to a sliding window or to eviction, nothing is read. The
-    first units that `streaming` keeps are read besides.
+    each: so `units_read` counts them, and `aux_bytes` too. Chosen pages are read where they lie. Units are numbered as
+    they come into a layer; in a page that has lost units to a sliding window or to eviction, nothing is read. The first
+    units that `streaming` keeps are read besides.
 
     Source: Tang et al., Quest, arXiv:2406.10774, section 3, and its two dense layers.
     """
@@ -68,8 +65,7 @@ class Quest(ReadPolicy):
         pages = (prompt + new) // self.page
         if pages * self.page < self.budget:
             return 0
-        bounds = (shape.layers - self.dense_layers) * pages * shape.kv_heads * shape.unit_bytes
-        return bounds + Buffers.bytes_of(shape, self.budget - self.page)
+        return (shape.layers - self.dense_layers) * pages * shape.kv_heads * shape.unit_bytes
 
     def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
         return QuestReader(self)
@@ -81,40 +77,37 @@ class QuestReader(Reader):
     def __init__(self, policy: Quest) -> None:
         self._policy = policy
         self._bounds: dict[int, Bounds] = {}
-        self._copy: Buffers | None = None  # of one layer's pages, which nobody reads after that layer
 
-    def select(self, row: Row, views: list[View]) -> list[View] | None:
-        self.extra = 0
+    def alike(self, layer: int) -> object:
+        return layer < self._policy.dense_layers
+
+    def select(self, row: Row, views: list[View]) -> Sequence[View | Pages]:
         *others, view = views
         if row.layer < self._policy.dense_layers or view.units <= self._policy.budget:
             return views
-        return None if row.query is None else [*others, *self._chosen(row, view, row.query(view))]
+        return [*others, *self._paged(row, view)]
 
     def reset(self) -> None:
         self._bounds.clear()
 
     @property
     def nbytes(self) -> int:
-        held = sum(bounds.peak_nbytes for bounds in self._bounds.values())
-        return held + (0 if self._copy is None else self._copy.nbytes)
+        return sum(bounds.peak_nbytes for bounds in self._bounds.values())
 
-    def _chosen(self, row: Row, view: View, query: Tensor) -> list[View]:
-        """The best pages of a view in a copy, and the newest in place."""
+    def _paged(self, row: Row, view: View) -> list[View | Pages]:
+        """The complete pages of a view, of which some are read, and the newest."""
         assert view.place is not None
         assert not view.gathered  # only revivals leave units out
         page, pages = self._policy.page, self._policy.budget // self._policy.page - 1
         first = row.dropped + view.place  # of all units that ever came, the number of the view's first
         start, stop = -(-first // page), (first + view.units - 1) // page  # complete pages, but for the newest
         begin, end = start * page - first, stop * page - first
-        ready = view.with_keys(row.keys(view))
-        bounds = self._bounds.setdefault(row.layer, Bounds(page)).follow(ready.keys[:, begin:end], start, stop)
-        self.extra = stop - start
-        best = top(highest(query, *bounds), pages)  # [kv_heads, pages]
-        units = begin + page * best[..., None] + torch.arange(page, device=best.device)
-        if self._copy is None:
-            self._copy = Buffers.beside(view, pages * page)
-        self._copy.fill(ready, units.flatten(1))
-        return [self._copy.view(view.window, view.query_limit), view.between(end, view.units)]
+
+        def bounds(layer: int, keys: Callable[[int, int], Tensor]) -> Tensor:
+            return self._bounds.setdefault(layer, Bounds(page)).follow(keys, start, stop)
+
+        complete = row.ready(view).between(begin, end)
+        return [Pages(complete, page, pages, bounds), view.between(end, view.units)]
 
 
 class Bounds:
@@ -132,20 +125,21 @@ class Bounds:
         """Bytes of the most bounds held at once."""
         return 0 if self._held is None else self._held[:, :, 0].nbytes * self._peak
 
-    def follow(self, keys: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """The bounds of pages `[start, stop)`, each [kv_heads, pages, head_dim]; those before are forgotten.
+    def follow(self, keys: Callable[[int, int], Tensor], start: int, stop: int) -> Tensor:
+        """The bounds of pages `[start, stop)`, [2, kv_heads, pages, head_dim]; those before are forgotten.
 
-        keys: [kv_heads, units, head_dim] of these pages; a page that is known is not looked at again.
+        keys: of units of these pages, [kv_heads, units, head_dim]; a page that is known is not looked at again.
         """
-        held = self._room(keys, start, stop)
         known = max(start, self._stop)
-        new = keys[:, (known - start) * self._page :].unflatten(1, (-1, self._page))
-        places = slice(known - self._first, stop - self._first)
-        held[0][:, places], held[1][:, places] = new.amin(2), new.amax(2)
+        if self._held is None or known < stop:
+            new = keys((known - start) * self._page, (stop - start) * self._page)
+            self._held = self._room(new, start, stop)
+            pages, places = new.unflatten(1, (-1, self._page)), slice(known - self._first, stop - self._first)
+            self._held[0][:, places], self._held[1][:, places] = pages.amin(2), pages.amax(2)
+        assert self._held is not None
         self._stop = stop
         self._peak = max(self._peak, stop - start)
-        live = held[:, :, start - self._first : places.stop]
-        return live[0], live[1]
+        return self._held[:, :, start - self._first : stop - self._first]
 
     def _room(self, keys: Tensor, start: int, stop: int) -> Tensor:
         """Memory with room for pages up to `stop`; where there is none, what was known from `start` on moves."""
@@ -157,12 +151,3 @@ class Bounds:
             wider[:, :, : self._stop - start] = held[:, :, start - self._first : self._stop - self._first]
         self._held, self._first = wider, start
         return wider
-
-
-def highest(query: Tensor, least: Tensor, greatest: Tensor) -> Tensor:
-    """How well the best query head of each KV head could match any key of a page, unscaled: [kv_heads, pages] float32.
-
-    query: [q_heads, head_dim]; least, greatest: [kv_heads, pages, head_dim].
-    """
-    bounds = dots(query.clamp(min=0), greatest) + dots(query.clamp(max=0), least)  # [q_heads, pages]
-    return bounds.unflatten(0, (len(least), -1)).amax(1)

@@ -46,6 +46,9 @@ class SinkRecentReader(Reader):
     def __init__(self, sink: int, recent: int) -> None:
         self._sink, self._recent = sink, recent
 
+    def alike(self, layer: int) -> object:
+        return None
+
     def select(self, row: Row, views: list[View]) -> list[View]:
         total = sum(view.units for view in views)
         if total <= self._sink + self._recent:

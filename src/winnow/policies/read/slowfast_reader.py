@@ -60,7 +60,7 @@ class SlowFastReader(Reader):
 
     def observe(self, row: Row, views: list[View], observed: Observed) -> None:
         index = _main(views)
-        if observed.logits is not None:
+        if observed.logits:
             main, kept = seen_by(row, views[index])
             self._take(row, main, observed.logits[index].view(len(main.keys), -1, views[index].units)[..., kept])
             return

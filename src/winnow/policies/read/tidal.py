@@ -12,7 +12,6 @@ from winnow.kernels.select import top
 from winnow.parameters import Count
 from winnow.policies.base import ModelShape, Services
 from winnow.policies.read.base import Observed, Probe, Reader, ReadPolicy, Row
-from winnow.policies.read.packed import Buffers
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,10 @@ class Tidal(ReadPolicy):
     that leaves nobody to read, the last but one without a window. budget: selected units per KV head.
 
     A layer that selects takes the `budget` units with the highest attention of the current token, as the mean over the
-    query heads of a KV head, its own unit apart. The layers up to the next one that selects read those units and the
-    current token's own, so min(n, budget + 1) of n per KV head; all others read n. `aux_bytes` counts the copy that is
-    read, and which units it is of. Layers with a sliding window read all that it holds and cannot select. The attention
-    is a softmax over the units alone, without the extra logits that some models call sinks. The first units that
+    query heads of a KV head, its own unit apart. The layers up to the next one that selects read those units, where
+    they lie, and the current token's own, so min(n, budget + 1) of n per KV head; all others read n. `aux_bytes` counts
+    the numbers of those units. Layers with a sliding window read all that it holds and cannot select. The attention is
+    a softmax over the units alone, without the extra logits that some models call sinks. The first units that
     `streaming` keeps are read besides.
 
     The authors' code selects in layer 2 and in one later layer, 9 or 13. The paper also computes the units of sparsely
@@ -82,8 +81,7 @@ class Tidal(ReadPolicy):
         return tuple(sorted({*third, *middle}))
 
     def bound(self, shape: ModelShape, prompt: int, new: int) -> int:
-        kept = self.budget + 1
-        return Buffers.bytes_of(shape, kept) + 8 * shape.kv_heads * kept if kept < prompt + new else 0
+        return 8 * shape.kv_heads * self.budget if self.budget + 1 < prompt + new else 0
 
     def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
         return TidalReader(self.selecting(shape), self.budget)
@@ -94,8 +92,7 @@ class TidalReader(Reader):
 
     def __init__(self, selecting: tuple[int, ...], budget: int) -> None:
         self._selecting, self._budget = selecting, budget
-        self._index: Tensor | None = None  # [kv_heads, budget + 1], ascending, the last view's, the row's own last
-        self._copy: Buffers | None = None  # of one layer's units, which nobody reads after that layer
+        self._index: Tensor | None = None  # [kv_heads, budget] of the last view's units, ascending
 
     def begin(self, token: int) -> None:
         self._index = None
@@ -104,25 +101,22 @@ class TidalReader(Reader):
         chooses = row.decode and row.layer in self._selecting and views[-1].units > self._budget + 1
         return "logits" if chooses else None
 
-    def select(self, row: Row, views: list[View]) -> list[View] | None:
+    def alike(self, layer: int) -> object:
+        return layer if layer in self._selecting else None
+
+    def select(self, row: Row, views: list[View]) -> list[View]:
         if self._index is None or row.window is not None or row.layer in self._selecting:
             return views
-        if row.query is None:  # the row's own unit, which is read with the others, is not there yet
-            return None
         *others, view = views
-        if self._copy is None:
-            self._copy = Buffers.beside(view, self._budget + 1)
-        self._copy.fill(view.with_keys(row.keys(view)), self._index)
-        return [*others, self._copy.view(view.window, view.query_limit)]
+        own = view.between(view.units - 1, view.units)
+        return [*others, row.ready(view).chosen(self._index), own]
 
     def observe(self, row: Row, views: list[View], observed: Observed) -> None:
-        assert observed.logits is not None
-        kv_heads, units, _ = views[-1].keys.shape
+        kv_heads, units = views[-1].kv_heads, views[-1].units
         weights = torch.cat(observed.logits, 1).softmax(-1)[:, -units:]  # [q_heads, units]
         attention = weights.unflatten(0, (kv_heads, -1)).mean(1)
-        own = torch.full((kv_heads, 1), units - 1, device=weights.device)
-        self._index = torch.cat((top(attention[:, :-1], self._budget), own), 1)
+        self._index = top(attention[:, :-1], self._budget)
 
     @property
     def nbytes(self) -> int:
-        return sum(each.nbytes for each in (self._copy, self._index) if each is not None)
+        return 0 if self._index is None else self._index.nbytes

@@ -1,0 +1,228 @@
+"""What the rows of a decode step read in layers that are yet to be computed, as addresses for the kernel of few rows.
+
+It is found beforehand: as runs of units, as the numbers of units in a run, or as pages, of which the row's own query
+then chooses. Where a keep policy wants to know how a row attended, or where positions have to be compared, there is no
+answer, and the layer is not taken with others.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.cache.layer import LayerCache
+from winnow.cache.pattern import Span
+from winnow.cache.view import View
+from winnow.policies.read.base import Pages, Row
+from winnow.runtime.segment import Segment
+from winnow.runtime.view import view_of
+
+
+class Run(NamedTuple):
+    """Units that a row reads: in each of some layers the addresses of the first key and value; bytes from one KV head
+    and from one unit to the next, and how many units.
+
+    limit: the rope position that its queries are rotated at here, where that is less than the row's own. numbers: the
+    address of [kv_heads, units] int64, ascending, which units from those first ones on they are, and `within` which
+    bounds: others of these lie elsewhere; 0: one after the other. kept: where the logits of the first unit go, and
+    the bytes from one query head to the next; 0 for nowhere.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    stride: int
+    size: int
+    units: int
+    limit: int | None
+    numbers: int = 0
+    within: tuple[int, int] = (0, 0)
+    kept: tuple[int, int] = (0, 0)
+
+    def apart(self, units: int, numbers: int, first: int) -> "Run":
+        """`units` units of which the numbers are told instead of all, this run's being those from `first` on."""
+        back = first * self.size
+        return self._replace(
+            keys=self.keys - back, values=self.values - back, units=units, numbers=numbers,
+            within=(first, first + self.units),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Pages of which a row's query chooses in some layers: `best_pages()` for each, with these bounds, into `index`,
+    [kv_heads, count * page] int64."""
+
+    bounds: list[Tensor]
+    page: int
+    count: int
+    index: np.ndarray
+
+
+class Told(NamedTuple):
+    """What a reader wants to be told of a row's attention: logits [q_heads, units], of all its views."""
+
+    row: Row
+    views: list[View]
+    logits: Tensor
+
+
+class Reading(NamedTuple):
+    """What a row reads in some layers; units: per KV head, bounds of pages counted as the units that they are as large
+    as; less: not all that is kept."""
+
+    runs: list[Run]
+    units: int
+    less: bool
+    choice: Choice | None = None
+    told: Told | None = None
+
+
+def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
+    """What says where a row's unit goes in a layer and what the row reads there, but for addresses: rows read alike in
+    layers of which it is the same. None where the row's attention is not its own business alone, or its unit is not
+    held like any other."""
+    sequence = segment.sequence
+    cache, pattern = sequence.caches[layer], sequence.patterns[layer]
+    score = sequence.score if pattern.held else None
+    if (
+        not sequence.plan.store.identity
+        or not cache.rotated
+        or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
+        or layer in sequence.gates.self_only
+        or (score is not None and sequence.plan.keep.voting_from(segment.first, sequence.prompt) is not None)
+        or (sequence.scorer is not None and score is not None and sequence.evictions_ahead(layer))
+    ):
+        return None
+    window = sequence.shape.windows[layer]
+    alone = None if pattern.told_by_slots(cache, window) else layer
+    known = cache.appended, cache.dropped, sequence.reader.alike(layer)
+    return alone, known, pattern, window, sequence.shape.rotations[layer], cache.standing
+
+
+def reading_of(segment: Segment, caches: list[LayerCache], layer: int, *, rotated: bool) -> Reading | None:
+    """What the last row reads in layers from `layer` on where its unit has just come, and which are of the same kind;
+    None where that is not known, or not all of a run."""
+    sequence, cache = segment.sequence, caches[0]
+    window = sequence.shape.windows[layer]
+    spans = sequence.patterns[layer].spans(cache, segment.rows, segment.first, segment.positions, window)
+    if any(span.window is not None or span.past is None for span in spans):
+        return None
+    found: Reading | None
+    if sequence.reader.selects:
+        found = _selected(segment, caches, layer, [view_of(segment, cache, span, fresh=1) for span in spans])
+    else:
+        runs = [run for span in spans for run in _runs_of_span(caches, span)]
+        found = Reading(runs, sum(run.units for run in runs), less=False)
+    if found is None or rotated:
+        return found
+    return found._replace(runs=[run._replace(limit=None) for run in found.runs])  # nothing is rotated another way
+
+
+def of_rows(segment: Segment, reading: Reading) -> Iterator[list[Run]]:
+    """What each row reads: all that was there, and of the units of the segment's rows those up to its own."""
+    *others, last = reading.runs
+    for behind in reversed(range(segment.rows)):
+        yield [*others, last._replace(units=last.units - behind)]
+
+
+def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list[View]) -> Reading | None:
+    """What a row's reader selects of what it may see; the rest as of `reading_of`."""
+    row, runs, choice = _row(segment, caches[0], layer), [], None
+    answer = segment.sequence.reader.select(row, seen)
+    for each in answer:
+        view = each.view if isinstance(each, Pages) else each
+        if view.window is not None or view.past is None:
+            return None
+        found = list(_runs_of_view(caches, view))
+        if isinstance(each, Pages):
+            if view.query_limit is not None:  # queries are rotated another way there
+                return None
+            choice = _choice(each, caches, layer)
+            firsts = accumulate((run.units for run in found), initial=0)
+            address = choice.index.ctypes.data
+            found = [run.apart(each.units, address, first) for run, first in zip(found, firsts, strict=False)]
+        runs += found
+    read = sum(each.units for each in answer)
+    less = read < sum(view.units for view in seen)
+    if choice is not None:
+        return Reading(runs, read + choice.bounds[0].shape[2], less, choice)
+    views = [each for each in answer if isinstance(each, View)]
+    wanted = segment.sequence.reader.wants(row, views)
+    if wanted is None:
+        return Reading(runs, read, less)
+    if wanted != "logits" or any(run.numbers for run in runs):
+        return None
+    assert len(caches) == 1  # nothing is wanted of layers that are alike
+    told = Told(row, views, torch.empty(segment.sequence.shape.q_heads, read))
+    return Reading([*_kept(runs, told.logits)], read, less, told=told)
+
+
+def _choice(pages: Pages, caches: list[LayerCache], layer: int) -> Choice:
+    """What a row chooses among in layers from `layer` on, in which units stand alike."""
+
+    def keys(cache: LayerCache, start: int, stop: int) -> Tensor:
+        first = _slot(pages.view, cache)
+        return cache.memory.read(first + start, first + stop)[0]
+
+    bounds = [pages.bounds(at, partial(keys, cache)) for at, cache in enumerate(caches, layer)]
+    return Choice(bounds, pages.page, pages.count, np.empty((len(bounds[0][0]), pages.units), dtype=np.int64))
+
+
+def _kept(runs: list[Run], logits: Tensor) -> Iterator[Run]:
+    """Runs whose logits go side by side into `logits`, [q_heads, units]."""
+    first = logits.data_ptr()
+    for run in runs:
+        yield run._replace(kept=(first, logits.stride(0) * logits.itemsize))
+        first += run.units * logits.itemsize
+
+
+def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
+    """The runs of memory that a span lies in, in every one of some caches in which units stand alike."""
+    pieces = [cache.memory.pieces(span.start, span.stop) for cache in caches]
+    for number, (_, first, last) in enumerate(pieces[0]):
+        slabs = np.array([each[number][0].place for each in pieces], dtype=np.int64)
+        stride, size = (int(each) for each in slabs[0, 2:])
+        if last > first:
+            yield Run(
+                slabs[:, 0] + first * size, slabs[:, 1] + first * size, stride, size, last - first, span.query_limit
+            )
+
+
+def _runs_of_view(caches: list[LayerCache], view: View) -> Iterator[Run]:
+    """The same of a view of the first of these caches, or of copies that only its layer has."""
+    if view.place is None:
+        for keys, values in ((run.keys, run.values) for run in view.runs):
+            stride, size = keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
+            first, second = (np.array([each.data_ptr()], dtype=np.int64) for each in (keys, values))
+            yield Run(first, second, stride, size, keys.shape[1], view.query_limit)
+        return
+    start, number = _slot(view, caches[0]), 0
+    held = sum(run.units for run in view.runs)
+    for run in _runs_of_span(caches, Span(start, start + held, view.past, query_limit=view.query_limit)):
+        yield run if view.index is None else run.apart(view.units, view.index.data_ptr(), number)
+        number += run.units
+
+
+def _slot(view: View, cache: LayerCache) -> int:
+    """The first slot of a view that lies in a cache."""
+    assert view.place is not None
+    assert not view.gathered
+    return view.place if view.place < cache.head else view.place - cache.head + cache.start
+
+
+def _row(segment: Segment, cache: LayerCache, layer: int) -> Row:
+    """The row, before the layer is computed."""
+
+    def unknown(*_: Any) -> Any:
+        raise TypeError("what a row attends with is not known before its layer is computed")
+
+    ordered = not segment.sequence.gates.revives
+    return Row(
+        layer=layer, position=segment.first, window=segment.sequence.shape.windows[layer], decode=True, last=True,
+        appended=cache.appended, dropped=cache.dropped, ordered=ordered, match=unknown, ready=lambda view: view,
+    )  # fmt: skip
