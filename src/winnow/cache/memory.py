@@ -96,6 +96,11 @@ class Memory:
             found.append((self.own, max(start, self.offset) - self.offset, max(stop, self.offset) - self.offset))
         return found
 
+    @property
+    def in_lanes(self) -> bool:
+        """Whether the kernel of few rows can read all of it."""
+        return all(isinstance(slab, Slab) or slab.form.in_lanes for slab, _ in self._settled)
+
     def nbytes_of(self, start: int, stop: int) -> int:
         """Bytes of the units in slots `[start, stop)`."""
         return sum((last - first) * slab.unit_bytes for slab, first, last in self.pieces(start, stop))

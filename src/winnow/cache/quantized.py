@@ -3,6 +3,7 @@
 import copy
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ class QuantizedSlab:
     def __init__(self, form: Form, kv_heads: int, dtype: torch.dtype, device: torch.device) -> None:
         self.form, self.dtype = form, dtype
         self.units = 0
+        self._facts: np.ndarray | None = None  # until memory moves
         self.unit_bytes = kv_heads * form.unit_bytes
         self.codes = [torch.empty(kv_heads, 0, form.row_bytes, dtype=torch.uint8, device=device) for _ in range(2)]
         self.scales = [
@@ -31,6 +33,19 @@ class QuantizedSlab:
     @property
     def capacity(self) -> int:
         return self.codes[0].shape[1]
+
+    @property
+    def facts(self) -> np.ndarray:
+        """What kernels are told (`kernels/quantize/tables.py`); to be held for as long as they run."""
+        if self._facts is None:
+            axes, told = (self.form.keys, self.form.values), []
+            for codes, scales, axis in zip(self.codes, self.scales, axes, strict=True):
+                row, minima = (1, 2) if axis == "channel" else (2, 1)
+                strides = [2 * scales.stride(at) for at in (0, row, minima)]
+                told += [codes.data_ptr(), codes.stride(0), scales.data_ptr(), *strides, axis == "channel"]
+            facts = [*told, self.form.bits, self.form.group, self.form.row_bytes]
+            self._facts = np.array(facts, dtype=np.int64)
+        return self._facts
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +84,7 @@ class QuantizedSlab:
     def _take(self, parts: list[tuple[int, int]], capacity: int) -> None:
         """Move some of the units, whole groups, into memory for `capacity`."""
         form = self.form
-        codes, scales = self.codes, self.scales
+        codes, scales, self._facts = self.codes, self.scales, None
         self.codes = [each.new_empty(len(each), capacity, form.row_bytes) for each in codes]
         self.scales = [
             each.new_empty(len(each), *form.scales_shape(axis, capacity))

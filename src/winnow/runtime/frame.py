@@ -195,6 +195,10 @@ class Frame:
         group = self._program.shape.q_heads // self._program.shape.kv_heads
         pieces[:, :, t.KEPT] = np.where(kept, kept + cut.head * group * kept_row + 4 * cut.start, 0)
         pieces[:, :, t.KEPT_ROW] = kept_row
+        if any(run.forms is not None for run in flat):
+            forms = [np.zeros_like(run.keys) if run.forms is None else run.forms for run in flat]
+            first = np.array([run.first for run in flat])[cut.run] + np.where(numbers, 0, cut.start)
+            pieces[:, :, t.RUN_FORM], pieces[:, :, t.FIRST] = np.stack(forms, 1)[:, cut.run], first
         self._runs.append(pieces)
         self._cuts.append(cut)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.cache.pattern import Span
+from winnow.cache.quantized import QuantizedSlab
 from winnow.cache.view import View
 from winnow.policies.read.base import Pages, Row
 from winnow.runtime.segment import Segment
@@ -30,7 +31,8 @@ class Run(NamedTuple):
     limit: the rope position that its queries are rotated at here, where that is less than the row's own. numbers: the
     address of [kv_heads, units] int64, ascending, which units from those first ones on they are, and `within` which
     bounds: others of these lie elsewhere; 0: one after the other. kept: where the logits of the first unit go, and
-    the bytes from one query head to the next; 0 for nowhere.
+    the bytes from one query head to the next; 0 for nowhere. forms: in each layer the address of what says how units
+    are held as codes, of which the first is in slot `first`, and keys and values are 0; None: they are not.
     """
 
     keys: np.ndarray
@@ -42,13 +44,15 @@ class Run(NamedTuple):
     numbers: int = 0
     within: tuple[int, int] = (0, 0)
     kept: tuple[int, int] = (0, 0)
+    forms: np.ndarray | None = None
+    first: int = 0
 
     def apart(self, units: int, numbers: int, first: int) -> "Run":
         """`units` units of which the numbers are told instead of all, this run's being those from `first` on."""
         back = first * self.size
         return self._replace(
             keys=self.keys - back, values=self.values - back, units=units, numbers=numbers,
-            within=(first, first + self.units),
+            within=(first, first + self.units), first=self.first - first,
         )  # fmt: skip
 
 
@@ -90,8 +94,8 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
     cache, pattern = sequence.caches[layer], sequence.patterns[layer]
     score = sequence.score if pattern.held else None
     if (
-        not sequence.plan.store.identity
-        or not cache.rotated
+        not cache.rotated
+        or not cache.memory.in_lanes
         or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
         or layer in sequence.gates.self_only
         or (score is not None and sequence.plan.keep.voting_from(segment.first, sequence.prompt) is not None)
@@ -184,13 +188,17 @@ def _kept(runs: list[Run], logits: Tensor) -> Iterator[Run]:
 def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
     """The runs of memory that a span lies in, in every one of some caches in which units stand alike."""
     pieces = [cache.memory.pieces(span.start, span.stop) for cache in caches]
-    for number, (_, first, last) in enumerate(pieces[0]):
+    for number, (slab, first, last) in enumerate(pieces[0]):
+        if last == first:
+            continue
+        if isinstance(slab, QuantizedSlab):
+            nowhere = np.zeros(len(caches), dtype=np.int64)
+            forms = np.array([each[number][0].facts.ctypes.data for each in pieces], dtype=np.int64)
+            yield Run(nowhere, nowhere, 0, 0, last - first, span.query_limit, forms=forms, first=first)
+            continue
         slabs = np.array([each[number][0].place for each in pieces], dtype=np.int64)
         stride, size = (int(each) for each in slabs[0, 2:])
-        if last > first:
-            yield Run(
-                slabs[:, 0] + first * size, slabs[:, 1] + first * size, stride, size, last - first, span.query_limit
-            )
+        yield Run(slabs[:, 0] + first * size, slabs[:, 1] + first * size, stride, size, last - first, span.query_limit)
 
 
 def _runs_of_view(caches: list[LayerCache], view: View) -> Iterator[Run]:

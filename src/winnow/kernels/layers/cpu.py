@@ -8,7 +8,8 @@ and weights of norms and dense products, are bfloat16 or float32.
 
 from numba import njit, prange, types
 
-from winnow.kernels.attend.cpu_decode import PIECE, attend_run, merge_runs
+from winnow.kernels.attend.cpu_codes import attend_codes, codes_floats
+from winnow.kernels.attend.cpu_decode import attend_run, merge_runs
 from winnow.kernels.attend.softmax import ZERO, copy
 from winnow.kernels.layers import tables as t
 from winnow.kernels.layers.rows import add_share, gate_with, normalise, rotate
@@ -222,13 +223,21 @@ def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: i
         if read_i64(run + 8 * t.LIMITED) != 0:
             query = limited + wide * (r * q_heads + first)
         copy(query, mine, wide * group)
-        units, index, start = read_i64(run + 8 * t.UNITS), read_i64(run + 8 * t.INDEX), 0
-        if index != 0:
-            start = number_below(index, units, read_i64(run + 8 * t.LOW))
-            units = number_below(index, units, read_i64(run + 8 * t.HIGH))
+        units, numbers, start = read_i64(run + 8 * t.UNITS), read_i64(run + 8 * t.INDEX), 0
+        if numbers != 0:
+            start = number_below(numbers, units, read_i64(run + 8 * t.LOW))
+            units = number_below(numbers, units, read_i64(run + 8 * t.HIGH))
+        kept, kept_row = read_i64(run + 8 * t.KEPT), read_i64(run + 8 * t.KEPT_ROW)
+        form = read_i64(run + 8 * t.RUN_FORM)
+        if form != 0:
+            attend_codes(
+                form, reader % kv_heads, read_i64(run + 8 * t.FIRST), start, units, head_dim, group, scale, softcap,
+                half, mine, kept, kept_row, numbers, room,
+            )  # fmt: skip
+            continue
         attend_run(
             read_i64(run + 8 * t.RUN_KEYS), read_i64(run + 8 * t.RUN_VALUES), start, units, head_dim, 1, group, 0, 0, 0,
-            scale, softcap, False, half, mine, read_i64(run + 8 * t.KEPT), read_i64(run + 8 * t.KEPT_ROW), index, room,
+            scale, softcap, False, half, mine, kept, kept_row, numbers, room,
         )  # fmt: skip
 
 
@@ -332,6 +341,6 @@ def layers_kernel(frame: int, layers: int, half: bool) -> None:
 
 def room_bytes(rows: int, widest: int, group: int, head_dim: int, pages: int) -> int:
     """Scratch of one thread: for products of `rows` rows with at most `widest` columns or outputs, for a piece of units
-    that lie apart, for choosing among `pages` pages with the `group` queries of a KV head."""
-    products, piece = OUT + 4 * rows * (2 * widest + 16), 4 * 2 * PIECE * head_dim
-    return max(products, piece, 4 * room_floats(group, head_dim, pages))
+    that lie apart or are held as codes, for choosing among `pages` pages with the `group` queries of a KV head."""
+    products = OUT + 4 * rows * (2 * widest + 16)
+    return max(products, 4 * codes_floats(group, head_dim), 4 * room_floats(group, head_dim, pages))
