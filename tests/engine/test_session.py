@@ -20,6 +20,7 @@ PLANS = (
     "lazyllm(layers=[1, 2], keep=0.4)",
     "speed(cutoff=2)",
     "swiftkv(cutoff=2, share=1)",
+    "quantized(group=16, residual=3, chunk=20)",
     "slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)",
 )
 each_plan = pytest.mark.parametrize("plan", PLANS)

@@ -15,7 +15,7 @@ from driving import advance, decode, logits_of, prefill
 from models import HEADS
 from trials import PROMPT, fresh, plan_of, small_llm, tolerance
 from winnow import Plan, SamplingParams
-from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.quantized import SIDES, QuantizedSlab
 from winnow.kernels.quantize import scales_of
 from winnow.policies.registry import IDENTITY, POLICIES
 
@@ -134,8 +134,8 @@ def poison(state):
             slab[:, cache.stop - settled :] = torch.nan
         for slab, _ in cache.memory._settled:
             if isinstance(slab, QuantizedSlab):
-                for scales, axis in zip(slab.scales, (slab.form.keys, slab.form.values), strict=True):
-                    scales_of(scales, slab.form, axis, slab.units, slab.capacity).fill_(torch.nan)
+                for scales, side in zip(slab.scales, SIDES, strict=True):
+                    scales_of(scales, slab.form, side, slab.units, slab.capacity).fill_(torch.nan)
     for aside in state.aside.values():
         aside.hidden[aside.count :] = torch.nan
 

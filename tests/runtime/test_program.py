@@ -42,6 +42,12 @@ PLANS = {  # how many layers of four are taken in a step
     "lazyllm(layers=[2], keep=0.5, keep_decode=None)": 2,  # above the gate not all that is there is read
     "lazyllm(layers=[1, 3], keep=0.5, keep_decode=1.0, max_revive=3)": 4,
     "pop(cutoff=2)": 4,
+    "quantized(bits=4, group=16, residual=5, chunk=8)": 4,
+    "quantized(bits=2, group=16, residual=0, chunk=20)": 4,
+    "quantized(bits=8, group=32, keys='token', values='channel', residual=0, chunk=32)": 4,
+    "quantized(bits=4, group=16, residual=2, chunk=10) + sink_recent(sink=2, recent=20)": 4,
+    "quantized(bits=4, group=16, residual=2, chunk=10) + quest(page=2, budget=6, dense_layers=2)": 4,
+    "quantized(bits=8, group=16, residual=2, chunk=10) + tidal(layers=[0, 2], budget=5)": 4,
 }
 
 

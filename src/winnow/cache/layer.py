@@ -282,25 +282,26 @@ class LayerCache:
     def quantize(self, residual: int, group: int, room: int) -> None:
         """Hold all but at least the `residual` newest units quantised, whole groups of the oldest; what was so and has
         been evicted is given back. room: slots to keep for units that are sure to come."""
-        if self.start >= self.memory.offset and not self.head and self.start:
-            self._move(self._make(max(1, self.length + room)))  # what was settled, if anything, is all gone
+        if self.start > (first := max(self.head, self.memory.offset)):  # no group is to have a unit that is gone
+            self.memory.close(first, self.start, self.stop)
+            self._close(first, self.start - first)
+            self._widen()
         count = (self.stop - self.memory.offset - residual) // group * group
         if count <= 0:
             return
         self.memory.quantize(count, self.stop, room)
         if self.start > self.head:
-            self._discard()
+            self._close(*self.memory.discard(self.head, self.start))
         self._widen()
         self.high, self._own_high = self.length, 0
         self._count()
 
-    def _discard(self) -> None:
-        """Give back the memory of evicted units between the two runs."""
-        first, gone = self.memory.discard(self.head, self.start)
+    def _close(self, first: int, gone: int) -> None:
+        """The slots from `first` on, `gone` of them, are no more: those behind them are counted from there."""
         if gone:
-            self.positions = torch.cat((self.positions[..., :first], self.positions[..., first + gone : self.stop]), -1)
+            self.positions = torch.cat((self.positions[..., :first], self.positions[..., first + gone :]), -1)
             if self.scores is not None:
-                self.scores = torch.cat((self.scores[:, :first], self.scores[:, first + gone : self.stop]), 1)
+                self.scores = torch.cat((self.scores[:, :first], self.scores[:, first + gone :]), 1)
             self.start, self.stop = self.start - gone, self.stop - gone
 
     def fork(self) -> "LayerCache":

@@ -96,11 +96,6 @@ class Memory:
             found.append((self.own, max(start, self.offset) - self.offset, max(stop, self.offset) - self.offset))
         return found
 
-    @property
-    def in_lanes(self) -> bool:
-        """Whether the kernel of few rows can read all of it."""
-        return all(isinstance(slab, Slab) or slab.form.in_lanes for slab, _ in self._settled)
-
     def nbytes_of(self, start: int, stop: int) -> int:
         """Bytes of the units in slots `[start, stop)`."""
         return sum((last - first) * slab.unit_bytes for slab, first, last in self.pieces(start, stop))
@@ -142,6 +137,14 @@ class Memory:
         self.own = self._make(left.units + room)
         self.offset += count
         self.write(self.offset, *left)
+
+    def close(self, start: int, stop: int, end: int) -> None:
+        """Move own units in slots `[stop, end)` to slots from `start` on; what was read before stays as it is."""
+        slab, base = self._make(self.own.capacity), self.offset
+        for new, old in ((slab.keys, self.own.keys), (slab.values, self.own.values)):
+            new[:, : start - base] = old[:, : start - base]
+            new[:, start - base : start - base + end - stop] = old[:, stop - base : end - base]
+        self.own = slab
 
     def discard(self, start: int, stop: int) -> tuple[int, int]:
         """Give back what holds the evicted units of slots `[start, stop)`, as far as it can be: whole groups of what

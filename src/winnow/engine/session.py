@@ -87,6 +87,7 @@ class Session:
         Raises InputError where there is a prompt already.
         """
         _fill(self._admit([0] * keys.shape[1]), keys, values)
+        self.state.quantize(self._llm.decoder)
 
     def fork(self, at: int | None = None) -> "Session":
         """An independent session that goes on from here: the same logits come out of both for the same tokens.

@@ -28,6 +28,7 @@ LANES = 16
 
 # NUMBA_CPU_NAME makes Numba compile for another CPU than this one: then its features are not ours to use.
 _FOR_THIS_CPU = config.CPU_NAME is None  # type: ignore[attr-defined]
+HAS_BYTE_DOT: bool = _FOR_THIS_CPU and bool(llvm.get_host_cpu_features().get("avx512vnni", False))
 HAS_BF16_DOT: bool = _FOR_THIS_CPU and bool(llvm.get_host_cpu_features().get("avx512bf16", False))
 
 

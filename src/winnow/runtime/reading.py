@@ -95,7 +95,6 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
     score = sequence.score if pattern.held else None
     if (
         not cache.rotated
-        or not cache.memory.in_lanes
         or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
         or layer in sequence.gates.self_only
         or (score is not None and sequence.plan.keep.voting_from(segment.first, sequence.prompt) is not None)

@@ -134,7 +134,7 @@ class Sequence:
         if self.position == eviction:
             self._evict_all(regular=regular)
         if self.position == changes:
-            self._quantize(decoder)
+            self.quantize(decoder)
 
     def _evict_all(self, *, regular: bool) -> None:
         """Evict units of all layers by their scores. regular: of those that tokens reach as they come, too."""
@@ -150,8 +150,10 @@ class Sequence:
         if self.observer is not None:
             self.observer.compressed(self)
 
-    def _quantize(self, decoder: Decoder) -> None:
-        """Hold units quantised, in layers from which none will be evicted by choice any more."""
+    def quantize(self, decoder: Decoder) -> None:
+        """Hold units as the store does that stay, in layers from which none will be evicted by choice any more."""
+        if self.plan.store.form(self.shape.head_dim) is None:
+            return
         store = self.plan.store
         following = store.next_change(self.position, self.prompt)
         room = 0 if following is None else following - self.position

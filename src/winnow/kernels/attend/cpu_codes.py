@@ -1,235 +1,332 @@
 """Attention of one row over units that are held as codes, with Numba: what is read is the codes, once.
 
-Keys whose groups are of units are never made: scales go into the queries, once a group, and a minimum adds the same to
-the logits of a whole group. Values whose groups are of channels are never made either: scales go into the weights.
-Codes of the other two kinds become floats a piece at a time, and so do units that lie apart.
+No float of a key or a value is ever made. Of keys whose groups are of units the scales go into the queries, once a
+group, and what minima add is the same for all units of one; of values whose groups are of channels the scales go into
+the weights. In the other two cases scales multiply sums over a group. Where codes meet integers, queries and weights
+are rounded to fifteen bits, the largest of a vector being the largest of these. Units that lie apart are made floats, a
+piece at a time.
 """
 
+from typing import Any
+
+import numpy as np
 from numba import njit
 
 from winnow.kernels.attend.cpu_decode import PIECE, add_weighted, areas, hand_out, padded, take_dots
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, fill, update_softmax
-from winnow.kernels.packed.lanes import load_bf16, load_f16
+from winnow.kernels.packed.lanes import load_bf16
 from winnow.kernels.quantize import tables as q
-from winnow.kernels.quantize.cpu import write_lanes
-from winnow.kernels.quantize.lanes import dot_codes, load_codes, load_halves, read_half, weigh_codes
+from winnow.kernels.quantize.lanes import (
+    MOST,
+    load_halves,
+    read_byte,
+    read_half,
+    store_levels,
+    sums_in_bytes,
+    sums_in_floats,
+)
 from winnow.kernels.simd import (
     HAS_BF16_DOT,
+    HAS_BYTE_DOT,
     add,
     fma,
     load_f32,
+    max_lanes,
+    maximum,
     mul,
     read_f32,
     read_i64,
     splat,
     store_f32,
     sum_lanes,
+    write_bf16,
     write_f32,
 )
 
-dots_2_1x16, dots_2_2x8, dots_2_4x4 = dot_codes(1, 16, 2), dot_codes(2, 8, 2), dot_codes(4, 4, 2)
-dots_2_1x1, dots_2_2x1, dots_2_4x1 = dot_codes(1, 1, 2), dot_codes(2, 1, 2), dot_codes(4, 1, 2)
-dots_4_1x16, dots_4_2x8, dots_4_4x4 = dot_codes(1, 16, 4), dot_codes(2, 8, 4), dot_codes(4, 4, 4)
-dots_4_1x1, dots_4_2x1, dots_4_4x1 = dot_codes(1, 1, 4), dot_codes(2, 1, 4), dot_codes(4, 1, 4)
-dots_8_1x16, dots_8_2x8, dots_8_4x4 = dot_codes(1, 16, 8), dot_codes(2, 8, 8), dot_codes(4, 4, 8)
-dots_8_1x1, dots_8_2x1, dots_8_4x1 = dot_codes(1, 1, 8), dot_codes(2, 1, 8), dot_codes(4, 1, 8)
-weigh_2_1, weigh_2_2, weigh_2_4 = weigh_codes(1, 2), weigh_codes(2, 2), weigh_codes(4, 2)
-weigh_4_1, weigh_4_2, weigh_4_4 = weigh_codes(1, 4), weigh_codes(2, 4), weigh_codes(4, 4)
-weigh_8_1, weigh_8_2, weigh_8_4 = weigh_codes(1, 8), weigh_codes(2, 8), weigh_codes(4, 8)
+BLOCK = 16  # units, and channels, that are lanes of a chunk
+CHUNK = 64  # bytes
+# By vectors, then planes.
+bytes_1_1, bytes_1_2, bytes_1_4 = sums_in_bytes(1, 1), sums_in_bytes(1, 2), sums_in_bytes(1, 4)
+bytes_2_1, bytes_2_2, bytes_2_4 = sums_in_bytes(2, 1), sums_in_bytes(2, 2), sums_in_bytes(2, 4)
+bytes_4_1, bytes_4_2, bytes_4_4 = sums_in_bytes(4, 1), sums_in_bytes(4, 2), sums_in_bytes(4, 4)
+floats_1_1, floats_1_2, floats_1_4 = sums_in_floats(1, 1), sums_in_floats(1, 2), sums_in_floats(1, 4)
+floats_2_1, floats_2_2, floats_2_4 = sums_in_floats(2, 1), sums_in_floats(2, 2), sums_in_floats(2, 4)
+floats_4_1, floats_4_2, floats_4_4 = sums_in_floats(4, 1), sums_in_floats(4, 2), sums_in_floats(4, 4)
 
 
 def codes_floats(group: int, head_dim: int) -> int:
-    """The memory that `attend_codes` takes beside that of its piece, in float32."""
-    vectors = -(-group // 4) * 4
-    # Queries, the same scaled, one sum for each, weights of every group of channels with their sums, a tile's output.
-    return 2 * PIECE * head_dim + vectors * (2 * head_dim + 16 + head_dim // 16 * (PIECE + 1) + 4 * 16)
+    """The memory that `attend_codes` takes beside that of its task, in float32."""
+    vectors, longest = -(-group // 4) * 4, max(head_dim, PIECE)
+    # A piece of floats; queries, what is multiplied with codes, as floats and as bytes, factors and sums of groups.
+    return 2 * PIECE * head_dim + vectors * (head_dim + 2 * longest + 2 + head_dim // BLOCK + BLOCK + 1)
 
 
 @njit(cache=True, error_model="numpy")
-def dots_with(
-    bits: int, vectors: int, wide: int, query: int, q_stride: int, codes: int, size: int, blocks: int, out: int
-) -> None:
-    """`vectors` (1, 2, or 4 at a time) x `wide` (16 products in all, or one unit's) products of queries with codes."""
-    planes, row = 4 * size, 4 * PIECE
-    if bits == 4 and wide > 1:
-        if vectors == 1:
-            dots_4_1x16(query, q_stride, planes, codes, size, blocks, out, row)
-        elif vectors == 2:
-            dots_4_2x8(query, q_stride, planes, codes, size, blocks, out, row)
-        else:
-            dots_4_4x4(query, q_stride, planes, codes, size, blocks, out, row)
-    elif bits == 4:
-        if vectors == 1:
-            dots_4_1x1(query, q_stride, planes, codes, size, blocks, out, row)
-        elif vectors == 2:
-            dots_4_2x1(query, q_stride, planes, codes, size, blocks, out, row)
-        else:
-            dots_4_4x1(query, q_stride, planes, codes, size, blocks, out, row)
-    elif bits == 8 and wide > 1:
-        if vectors == 1:
-            dots_8_1x16(query, q_stride, planes, codes, size, blocks, out, row)
-        elif vectors == 2:
-            dots_8_2x8(query, q_stride, planes, codes, size, blocks, out, row)
-        else:
-            dots_8_4x4(query, q_stride, planes, codes, size, blocks, out, row)
-    elif bits == 8:
-        if vectors == 1:
-            dots_8_1x1(query, q_stride, planes, codes, size, blocks, out, row)
-        elif vectors == 2:
-            dots_8_2x1(query, q_stride, planes, codes, size, blocks, out, row)
-        else:
-            dots_8_4x1(query, q_stride, planes, codes, size, blocks, out, row)
-    elif wide > 1:
-        if vectors == 1:
-            dots_2_1x16(query, q_stride, planes, codes, size, blocks, out, row)
-        elif vectors == 2:
-            dots_2_2x8(query, q_stride, planes, codes, size, blocks, out, row)
-        else:
-            dots_2_4x4(query, q_stride, planes, codes, size, blocks, out, row)
-    elif vectors == 1:
-        dots_2_1x1(query, q_stride, planes, codes, size, blocks, out, row)
-    elif vectors == 2:
-        dots_2_2x1(query, q_stride, planes, codes, size, blocks, out, row)
-    else:
-        dots_2_4x1(query, q_stride, planes, codes, size, blocks, out, row)
-
-
-@njit(cache=True, error_model="numpy")
-def weigh_with(
-    bits: int, vectors: int, first: int, second: int, third: int, fourth: int, codes: int, size: int, count: int,
-    out: int,
+def sums_with(
+    vectors: int, exact: bool, codes: int, stride: int, plane: int, planes: int, bits: int, x: int, length: int,
+    start: int, step: int, further: int, count: int, lifts: int, out: int, out_stride: int,
 ) -> None:  # fmt: skip
-    """Sixteen columns of codes, weighed for up to four vectors; see `weigh_codes`."""
-    row = 4 * PIECE
-    if bits == 4:
-        if vectors == 1:
-            weigh_4_1(first, second, third, fourth, row, codes, size, count, out)
-        elif vectors == 2:
-            weigh_4_2(first, second, third, fourth, row, codes, size, count, out)
+    """out[i, lane] += lifts[i] + sum over chunks and `planes` of their planes, from `plane` on, of codes times the values
+    of x[i] from `start` on, `step` of them from chunk to chunk, `further` from plane to plane.
+
+    x: what `make_ready` has made of rows of `length`.
+    """
+    for i in range(0, vectors, 4):
+        mine, here, lift = out + i * out_stride, min(vectors - i, 4), lifts + 4 * i
+        if exact:
+            floats_with(
+                here, codes, stride, plane * bits, planes, bits, x + 4 * (i * length + start), 4 * length, 4 * step,
+                4 * further, count, lift, mine, out_stride,
+            )  # fmt: skip
         else:
-            weigh_4_4(first, second, third, fourth, row, codes, size, count, out)
-    elif bits == 8:
-        if vectors == 1:
-            weigh_8_1(first, second, third, fourth, row, codes, size, count, out)
-        elif vectors == 2:
-            weigh_8_2(first, second, third, fourth, row, codes, size, count, out)
-        else:
-            weigh_8_4(first, second, third, fourth, row, codes, size, count, out)
+            # Behind the floats of all vectors lie their bytes, [2, vectors, length], then a factor for each.
+            levels, level = x + 4 * padded(vectors) * length, padded(vectors) * length
+            bytes_with(
+                here, codes, stride, plane * bits, planes, bits, levels + i * length + start, length, level, step,
+                further, count, levels + 2 * level + 4 * i, lift, mine, out_stride,
+            )  # fmt: skip
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def bytes_with(
+    vectors: int, codes: int, stride: int, shift: int, planes: int, bits: int, x: int, row: int, level: int, step: int,
+    further: int, count: int, factors: int, lifts: int, out: int, out_stride: int,
+) -> None:  # fmt: skip
+    if vectors == 1 and planes == 1:
+        bytes_1_1(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
+    elif vectors == 1 and planes == 2:
+        bytes_1_2(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
     elif vectors == 1:
-        weigh_2_1(first, second, third, fourth, row, codes, size, count, out)
+        bytes_1_4(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
+    elif vectors == 2 and planes == 1:
+        bytes_2_1(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
+    elif vectors == 2 and planes == 2:
+        bytes_2_2(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
     elif vectors == 2:
-        weigh_2_2(first, second, third, fourth, row, codes, size, count, out)
+        bytes_2_4(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
+    elif planes == 1:
+        bytes_4_1(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
+    elif planes == 2:
+        bytes_4_2(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
     else:
-        weigh_2_4(first, second, third, fourth, row, codes, size, count, out)
+        bytes_4_4(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def floats_with(
+    vectors: int, codes: int, stride: int, shift: int, planes: int, bits: int, x: int, row: int, step: int,
+    further: int, count: int, lifts: int, out: int, out_stride: int,
+) -> None:  # fmt: skip
+    if vectors == 1 and planes == 1:
+        floats_1_1(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
+    elif vectors == 1 and planes == 2:
+        floats_1_2(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
+    elif vectors == 1:
+        floats_1_4(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
+    elif vectors == 2 and planes == 1:
+        floats_2_1(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
+    elif vectors == 2 and planes == 2:
+        floats_2_2(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
+    elif vectors == 2:
+        floats_2_4(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
+    elif planes == 1:
+        floats_4_1(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
+    elif planes == 2:
+        floats_4_2(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
+    else:
+        floats_4_4(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
+
+
+@njit(cache=True, error_model="numpy")
+def make_ready(x: int, i: int, vectors: int, length: int, top: float) -> None:
+    """Behind the float32 [vectors, length] at x, those of i as two bytes each, and by what they are to be multiplied.
+
+    top: the largest of their absolute values.
+    """
+    level = padded(vectors) * length
+    levels, row = x + 4 * level, x + 4 * i * length
+    inverse: Any = np.float32(MOST) / top if top > ZERO else ZERO
+    write_f32(levels + 2 * level + 4 * i, top / np.float32(MOST))
+    for c in range(0, length, 16):
+        place = levels + i * length + c
+        store_levels(place, place + level, mul(load_f32(row + 4 * c), splat(inverse)))
+
+
+@njit(cache=True, error_model="numpy")
+def key_logits(
+    form: int, head: int, first: int, count: int, head_dim: int, vectors: int, exact: bool, query: int, room: int,
+    logits: int, known: int,
+) -> int:  # fmt: skip
+    """logits[i, j] = query[i] . key[j] of `count` slots from `first` on, whole blocks; queries in float32.
+
+    known: the group for which `room` has been made ready; returns the same of now. Where groups are of channels, that
+    has been done by `ready_for_tokens`.
+    """
+    bits, group, size = read_i64(form + 8 * q.BITS), read_i64(form + 8 * q.GROUP), read_i64(form + 8 * q.ROW_BYTES)
+    codes = read_i64(form + 8 * q.CODES) + head * read_i64(form + 8 * q.CODES_STRIDE)
+    scales = read_i64(form + 8 * q.SCALES) + head * read_i64(form + 8 * q.SCALES_STRIDE)
+    row, minima, all_of = read_i64(form + 8 * q.ROW), read_i64(form + 8 * q.MINIMA), padded(vectors)
+    adds = room + 4 * all_of * (2 * max(head_dim, PIECE) + 2)
+    for i in range(vectors):
+        fill(logits + 4 * i * PIECE, ZERO, 4 * count)
+    for at in range(0, count, BLOCK):
+        block, place = codes + (first + at) * size, scales + (first + at) // group * row
+        mine = logits + 4 * at
+        if read_i64(form + 8 * q.BY_CHANNEL) != 0:
+            if known != (first + at) // group:
+                known = (first + at) // group
+                for i in range(vectors):
+                    total, most = splat(ZERO), splat(ZERO)
+                    for c in range(0, head_dim, 16):
+                        value = load_f32(query + 4 * (i * head_dim + c))
+                        total = fma(value, load_halves(place + minima + 2 * c), total)
+                        value = mul(value, load_halves(place + 2 * c))
+                        store_f32(room + 4 * (i * head_dim + c), value)
+                        most = maximum(most, maximum(value, mul(value, splat(-ONE))))
+                    write_f32(adds + 4 * i, sum_lanes(total))
+                    if not exact:
+                        make_ready(room, i, vectors, head_dim, max_lanes(most))
+            sums_with(
+                vectors, exact, block, CHUNK, 0, 8 // bits, bits, room, head_dim, 0, 4, size, size // 4, adds, mine,
+                4 * PIECE,
+            )  # fmt: skip
+            continue
+        groups = head_dim // group
+        sums = adds + 4 * all_of * (head_dim // BLOCK)
+        nothing = sums + 4 * BLOCK * all_of
+        for g in range(groups):
+            for i in range(vectors):
+                store_f32(sums + 4 * BLOCK * i, splat(ZERO))
+            c = g * group
+            while c < (g + 1) * group:  # a group may go on in the next plane
+                p = c // size
+                many = min((g + 1) * group, (p + 1) * size) - c
+                sums_with(
+                    vectors, exact, block + (c - p * size) // 4 * CHUNK, CHUNK, p, 1, bits, room, head_dim, c, 4, 0,
+                    many // 4, nothing, sums, 4 * BLOCK,
+                )  # fmt: skip
+                c += many
+            place = scales + g * row + 2 * (first + at)
+            for i in range(vectors):
+                here, lift = mine + 4 * i * PIECE, splat(read_f32(adds + 4 * (i * groups + g)))
+                total = fma(load_halves(place), load_f32(sums + 4 * BLOCK * i), load_f32(here))
+                store_f32(here, fma(load_halves(place + minima), lift, total))
+    return known
+
+
+@njit(cache=True, error_model="numpy")
+def ready_for_tokens(form: int, head_dim: int, vectors: int, exact: bool, query: int, room: int) -> None:
+    """What `key_logits` takes where groups are of channels: the queries, and their sums over each group."""
+    group, all_of = read_i64(form + 8 * q.GROUP), padded(vectors)
+    adds = room + 4 * all_of * (2 * max(head_dim, PIECE) + 2)
+    for i in range(vectors):
+        most = splat(ZERO)
+        for g in range(head_dim // group):
+            total = splat(ZERO)
+            for c in range(g * group, (g + 1) * group, 16):
+                value = load_f32(query + 4 * (i * head_dim + c))
+                store_f32(room + 4 * (i * head_dim + c), value)
+                total = add(total, value)
+                most = maximum(most, maximum(value, mul(value, splat(-ONE))))
+            write_f32(adds + 4 * (i * (head_dim // group) + g), sum_lanes(total))
+        if not exact:
+            make_ready(room, i, vectors, head_dim, max_lanes(most))
+
+
+@njit(cache=True, error_model="numpy")
+def add_values(
+    form: int, head: int, first: int, count: int, head_dim: int, vectors: int, exact: bool, weights: int, room: int,
+    sums: int,
+) -> None:  # fmt: skip
+    """sums[i] += sum over j of weights[i, j] * value[j] of `count` slots from `first` on, whole blocks."""
+    bits, group, size = read_i64(form + 8 * q.BITS), read_i64(form + 8 * q.GROUP), read_i64(form + 8 * q.ROW_BYTES)
+    side = form + 8 * q.SIDE
+    codes = read_i64(side + 8 * q.CODES) + head * read_i64(side + 8 * q.CODES_STRIDE) + first * size
+    scales = read_i64(side + 8 * q.SCALES) + head * read_i64(side + 8 * q.SCALES_STRIDE)
+    row, minima, all_of = read_i64(side + 8 * q.ROW), read_i64(side + 8 * q.MINIMA), padded(vectors)
+    by_channel, planes = read_i64(side + 8 * q.BY_CHANNEL) != 0, 8 // bits
+    adds = room + 4 * all_of * (2 * max(head_dim, PIECE) + 2)
+    got, stride = adds + 4 * all_of * (head_dim // BLOCK), 4 * head_dim
+    nothing = got + 4 * BLOCK * all_of
+    at = 0
+    while at < count:  # as far as scales are the same, where groups are of units
+        many = min(count - at, group - (first + at) % group) if by_channel else count
+        place = scales + (first + at) // group * row
+        for g in range(1 if by_channel else head_dim // group):
+            if not by_channel:
+                place = scales + g * row + 2 * first
+            for i in range(vectors):
+                total, most = splat(ZERO), splat(ZERO)
+                for j in range(0, many, 16):
+                    value = load_f32(weights + 4 * (i * PIECE + at + j))
+                    if by_channel:
+                        total = add(value, total)
+                    else:
+                        total = fma(value, load_halves(place + minima + 2 * j), total)
+                        value = mul(value, load_halves(place + 2 * j))
+                    store_f32(room + 4 * (i * PIECE + j), value)
+                    most = maximum(most, value)
+                write_f32(adds + 4 * i, sum_lanes(total))
+                if not exact:
+                    make_ready(room, i, vectors, PIECE, max_lanes(most))
+            for c in range(0 if by_channel else g * group, head_dim if by_channel else (g + 1) * group, BLOCK):
+                chunk, mine = codes + at * size + c // BLOCK * CHUNK, sums + 4 * c
+                if not by_channel:
+                    sums_with(
+                        vectors, exact, chunk, stride, 0, planes, bits, room, PIECE, 0, 4 * planes, 4,
+                        many // (4 * planes), adds, mine, stride,
+                    )  # fmt: skip
+                    continue
+                fill(got, ZERO, 4 * BLOCK * vectors)
+                sums_with(
+                    vectors, exact, chunk, stride, 0, planes, bits, room, PIECE, 0, 4 * planes, 4,
+                    many // (4 * planes), nothing, got, 4 * BLOCK,
+                )  # fmt: skip
+                for i in range(vectors):
+                    here, lift = mine + stride * i, splat(read_f32(adds + 4 * i))
+                    total = fma(load_halves(place + 2 * c), load_f32(got + 4 * BLOCK * i), load_f32(here))
+                    store_f32(here, fma(load_halves(place + minima + 2 * c), lift, total))
+        at += many
 
 
 @njit(cache=True, error_model="numpy")
 def unpack_units(
     form: int, side: int, head: int, first: int, index: int, count: int, head_dim: int, out: int, half: bool
-) -> None:  # fmt: skip
-    """Keys (side 0) or values (1) as floats, [count, head_dim]: of the slots from `first` on, or `first` and the int64
-    at `index`."""
+) -> None:
+    """Keys (side 0) or values (1) as floats, [count, head_dim]: those in slots `first` and the int64 at `index`."""
     bits, group, size = read_i64(form + 8 * q.BITS), read_i64(form + 8 * q.GROUP), read_i64(form + 8 * q.ROW_BYTES)
-    mine = form + 8 * (q.SIDE * side)
+    mine = form + 8 * q.SIDE * side
     codes = read_i64(mine + 8 * q.CODES) + head * read_i64(mine + 8 * q.CODES_STRIDE)
     scales = read_i64(mine + 8 * q.SCALES) + head * read_i64(mine + 8 * q.SCALES_STRIDE)
     row, minima = read_i64(mine + 8 * q.ROW), read_i64(mine + 8 * q.MINIMA)
-    by_channel, wide = read_i64(mine + 8 * q.BY_CHANNEL) != 0, 2 if half else 4
+    by_channel, mask, planes = read_i64(mine + 8 * q.BY_CHANNEL) != 0, 2**bits - 1, 8 // bits
     for j in range(count):
-        slot = first + (j if index == 0 else read_i64(index + 8 * j))
-        for c in range(0, head_dim, 16):
-            lanes = load_codes(codes + slot * size + c % size, c // size * bits, 2**bits - 1)
-            if by_channel:
-                place = scales + slot // group * row + 2 * c
-                value = fma(lanes, load_halves(place), load_halves(place + minima))
+        slot = first + read_i64(index + 8 * j)
+        block, unit = codes + slot // BLOCK * BLOCK * size, slot % BLOCK
+        for c in range(head_dim):
+            if side == 0:
+                p, i = c // size, c % size
+                place = block + i // 4 * CHUNK + 4 * unit + i % 4
             else:
-                place = scales + c // group * row + 2 * slot
-                value = fma(lanes, splat(read_half(place)), splat(read_half(place + minima)))
-            write_lanes(out + wide * (j * head_dim + c), value, half)
+                p = unit // 4 % planes
+                chunk = unit // (4 * planes) * (head_dim // BLOCK) + c // BLOCK
+                place = block + chunk * CHUNK + 4 * (c % BLOCK) + unit % 4
+            code = np.float32((read_byte(place) >> (p * bits)) & mask)
+            scale = scales + (slot // group * row + 2 * c if by_channel else c // group * row + 2 * slot)
+            value = read_half(scale) * code + read_half(scale + minima)
+            if half:
+                write_bf16(out + 2 * (j * head_dim + c), value)
+            else:
+                write_f32(out + 4 * (j * head_dim + c), value)
 
 
 @njit(cache=True, error_model="numpy")
-def dots_by_channel(
-    form: int, head: int, first: int, count: int, head_dim: int, vectors: int, query: int, room: int, logits: int
-) -> None:
-    """logits[i, j] = query[i] . key[j] of the slots from `first` on, float32; of `padded(vectors)` queries."""
-    bits, group, size = read_i64(form + 8 * q.BITS), read_i64(form + 8 * q.GROUP), read_i64(form + 8 * q.ROW_BYTES)
-    codes = read_i64(form + 8 * q.CODES) + head * read_i64(form + 8 * q.CODES_STRIDE)
-    scales = read_i64(form + 8 * q.SCALES) + head * read_i64(form + 8 * q.SCALES_STRIDE)
-    row, minima = read_i64(form + 8 * q.ROW), read_i64(form + 8 * q.MINIMA)
-    wide = 16 if vectors == 1 else 8 if vectors == 2 else 4
-    done = 0
-    while done < count:
-        slot = first + done
-        many = min(count - done, group - slot % group)
-        place = scales + slot // group * row
-        for i in range(vectors):
-            total, mine = splat(ZERO), 4 * i * head_dim
-            for c in range(0, head_dim, 16):
-                value = load_f32(query + mine + 4 * c)
-                total = fma(value, load_halves(place + minima + 2 * c), total)
-                store_f32(room + mine + 4 * c, mul(value, load_halves(place + 2 * c)))
-            write_f32(room + 4 * (padded(vectors) * head_dim + i), sum_lanes(total))
-        whole = many // wide * wide
-        for i in range(0, vectors, 4):
-            mine, place = room + 4 * i * head_dim, logits + 4 * (i * PIECE + done)
-            for j in range(0, whole, wide):
-                dots_with(
-                    bits, vectors, wide, mine, 4 * head_dim, codes + (slot + j) * size, size, size // 16, place + 4 * j
-                )
-            for j in range(whole, many):
-                dots_with(
-                    bits, vectors, 1, mine, 4 * head_dim, codes + (slot + j) * size, size, size // 16, place + 4 * j
-                )
-        for i in range(vectors):
-            added = read_f32(room + 4 * (padded(vectors) * head_dim + i))
-            mine = logits + 4 * (i * PIECE + done)
-            lanes = many // 16 * 16
-            for j in range(0, lanes, 16):
-                store_f32(mine + 4 * j, add(load_f32(mine + 4 * j), splat(added)))
-            for j in range(lanes, many):
-                write_f32(mine + 4 * j, read_f32(mine + 4 * j) + added)
-        done += many
-
-
-@njit(cache=True, error_model="numpy")
-def weigh_by_token(
-    form: int, head: int, first: int, count: int, head_dim: int, vectors: int, weights: int, room: int, sums: int
-) -> None:
-    """sums[i] += sum over j of weights[i, j] * value[j] of the slots from `first` on."""
-    bits, group, size = read_i64(form + 8 * q.BITS), read_i64(form + 8 * q.GROUP), read_i64(form + 8 * q.ROW_BYTES)
-    side = form + 8 * q.SIDE
-    codes = read_i64(side + 8 * q.CODES) + head * read_i64(side + 8 * q.CODES_STRIDE) + first * size
-    scales = read_i64(side + 8 * q.SCALES) + head * read_i64(side + 8 * q.SCALES_STRIDE) + 2 * first
-    row, minima = read_i64(side + 8 * q.ROW), read_i64(side + 8 * q.MINIMA)
-    all_of, groups = padded(vectors), head_dim // group
-    # Per group of channels: weights [vectors, PIECE] times its scales, and what its minima add.
-    adds, out = room + 4 * groups * all_of * PIECE, room + 4 * groups * all_of * (PIECE + 1)
-    for g in range(groups):
-        for i in range(vectors):
-            total = splat(ZERO)
-            for j in range(0, count, 16):
-                weight, place = load_f32(weights + 4 * (i * PIECE + j)), scales + g * row + 2 * j
-                store_f32(room + 4 * ((g * all_of + i) * PIECE + j), mul(weight, load_f16(place, count - j)))
-                total = fma(weight, load_f16(place + minima, count - j), total)
-            write_f32(adds + 4 * (g * all_of + i), sum_lanes(total))
-    planes = 8 // bits
-    for b in range(0, size, 16):
-        for i in range(0, vectors, 4):
-            mine = room + 4 * i * PIECE
-            each = 4 * all_of * PIECE
-            weigh_with(
-                bits, vectors, mine + b // group * each, mine + (size + b) // group * each,
-                mine + (2 * size + b) // group * each, mine + (3 * size + b) // group * each, codes + b, size, count,
-                out,
-            )  # fmt: skip
-            for k in range(min(4, vectors - i)):
-                for p in range(planes):
-                    c = p * size + b
-                    place = sums + 4 * ((i + k) * head_dim + c)
-                    lift = splat(read_f32(adds + 4 * (c // group * all_of + i + k)))
-                    got = add(load_f32(out + 64 * (k * planes + p)), lift)
-                    store_f32(place, add(load_f32(place), got))
+def hide_outside(logits: int, low: int, high: int) -> None:
+    """-inf in all of a piece's logits but those in [low, high)."""
+    for j in range(low):
+        write_f32(logits + 4 * j, HIDDEN)
+    for j in range(high, (high + 15) // 16 * 16):
+        write_f32(logits + 4 * j, HIDDEN)
 
 
 @njit(cache=True, error_model="numpy")
@@ -239,41 +336,48 @@ def attend_codes(
 ) -> None:  # fmt: skip
     """`attend_run` of one row over units that are held as codes: those numbered [start, stop), unit 0 being in slot
     `first`; index: as there. form: the address of a slab's facts; room: `codes_floats` of memory."""
-    size, vectors = head_dim * (2 if half else 4), group
+    size, vectors, exact = head_dim * (2 if half else 4), group, not half or not HAS_BYTE_DOT
     queries, logits, sums, tops, totals = areas(work, padded(vectors), head_dim)
     fill(sums, ZERO, tops - sums)
     fill(tops, HIDDEN, totals - tops)
     fill(totals, ZERO, totals - tops)
-    fused_keys = index == 0 and read_i64(form + 8 * q.BY_CHANNEL) != 0
-    fused_values = index == 0 and read_i64(form + 8 * (q.SIDE + q.BY_CHANNEL)) == 0
     piece, wide = room, room + 4 * 2 * PIECE * head_dim
-    after = wide + 4 * padded(vectors) * head_dim
+    ready = wide + 4 * padded(vectors) * head_dim
+    nothing = ready + 4 * padded(vectors) * (2 * max(head_dim, PIECE) + 2 + head_dim // BLOCK + BLOCK)
+    for i in range(padded(vectors)):
+        write_f32(nothing + 4 * i, ZERO)
     for i in range(0, vectors * head_dim, 16):
         store_f32(wide + 4 * i, load_bf16(queries + 2 * i) if half else load_f32(queries + 4 * i))
-    for at in range(start, stop, PIECE):
-        count = min(PIECE, stop - at)
-        slot, places = (first + at, 0) if index == 0 else (first, index + 8 * at)
-        if fused_keys:
-            dots_by_channel(form, head, slot, count, head_dim, vectors, wide, after, logits)
-        else:
-            unpack_units(form, 0, head, slot, places, count, head_dim, piece, half)
+    # Blocks are read whole, and what is not meant is not seen.
+    at, end = (start, stop) if index != 0 else ((first + start) // BLOCK * BLOCK, first + stop)
+    while at < end:
+        count = min(PIECE, end - at)
+        low, high = (0, count) if index != 0 else (max(first + start - at, 0), count)
+        blocks = (count + 15) // 16 * 16
+        if index != 0:
+            unpack_units(form, 0, head, first, index + 8 * at, count, head_dim, piece, half)
             take_dots(queries, piece, piece, count, size, logits, vectors, half)
-        lanes = (count + 15) // 16 * 16
+        else:
+            if read_i64(form + 8 * q.BY_CHANNEL) == 0:
+                ready_for_tokens(form, head_dim, vectors, exact, wide, ready)
+            key_logits(form, head, at, blocks, head_dim, vectors, exact, wide, ready, logits, -1)
         for i in range(vectors):
             mine = logits + 4 * PIECE * i
+            hide_outside(mine, low, high)
             if softcap != 0:
-                cap(mine, lanes, scale, softcap)
-            for j in range(count, lanes):
-                write_f32(mine + 4 * j, HIDDEN)
+                cap(mine, blocks, scale, softcap)
+                hide_outside(mine, low, high)
             factor = ONE if softcap != 0 else scale
             if kept != 0:
-                hand_out(mine, factor, kept + i * kept_row + 4 * at, count)
+                number = at - first if index == 0 else at
+                hand_out(mine + 4 * low, factor, kept + i * kept_row + 4 * (number + low), high - low)
             update_softmax(
-                mine, lanes, factor, tops + 4 * i, totals + 4 * i, sums + 4 * head_dim * i, head_dim,
-                half and HAS_BF16_DOT and not fused_values,
+                mine, blocks, factor, tops + 4 * i, totals + 4 * i, sums + 4 * head_dim * i, head_dim,
+                half and HAS_BF16_DOT and index != 0,
             )  # fmt: skip
-        if fused_values:
-            weigh_by_token(form, head, slot, count, head_dim, vectors, logits, after, sums)
-        else:
-            unpack_units(form, 1, head, slot, places, count, head_dim, piece, half)
+        if index != 0:
+            unpack_units(form, 1, head, first, index + 8 * at, count, head_dim, piece, half)
             add_weighted(logits, piece, piece, count, head_dim, sums, vectors, half)
+        else:
+            add_values(form, head, at, blocks, head_dim, vectors, exact, logits, ready, sums)
+        at += count

@@ -6,13 +6,14 @@ from typing import Literal
 from torch import Tensor
 
 Axis = Literal["channel", "token"]
-LANES = 16  # codes that a kernel unpacks at once
+Side = Literal["keys", "values"]
+BLOCK = 16  # units whose codes lie interleaved
 
 
 @dataclass(frozen=True)
 class Form:
-    """bits: of a code. group: codes that share a scale and a minimum: of consecutive units in a channel, or of
-    consecutive channels of a unit, as `keys` and `values` say. head_dim: a multiple of 8 / bits."""
+    """bits: of a code, 2, 4 or 8. group: codes that share a scale and a minimum, a multiple of 16: of consecutive units
+    in a channel, or of consecutive channels of a unit, as `keys` and `values` say. head_dim: a multiple of 16."""
 
     bits: int
     group: int
@@ -21,31 +22,32 @@ class Form:
     head_dim: int
 
     @property
+    def planes(self) -> int:
+        """Codes of a byte."""
+        return 8 // self.bits
+
+    @property
     def row_bytes(self) -> int:
         """Of the codes of one unit's key, or value."""
-        return self.head_dim * self.bits // 8
+        return self.head_dim // self.planes
 
     @property
     def unit_bytes(self) -> int:
         """Of a unit, key and value: bits / 8 + 4 / group for each of their elements."""
         return 2 * (self.row_bytes + 4 * self.head_dim // self.group)
 
-    @property
-    def in_lanes(self) -> bool:
-        """Whether the kernels can read it: sixteen codes at a time, all of one group."""
-        return self.row_bytes % LANES == 0 and self.group % LANES == 0
+    def axis(self, side: Side) -> Axis:
+        return self.keys if side == "keys" else self.values
 
-    def scales_shape(self, axis: Axis, units: int) -> tuple[int, int, int]:
+    def scales_shape(self, side: Side, units: int) -> tuple[int, int, int]:
         """Of the scales and minima of so many units of a KV head, whole groups."""
-        groups = self.head_dim // self.group
-        return (units // self.group, 2, self.head_dim) if axis == "channel" else (2, groups, units)
+        if self.axis(side) == "channel":
+            return units // self.group, 2, self.head_dim
+        return 2, self.head_dim // self.group, units
 
 
-def scales_of(scales: Tensor, form: Form, axis: Axis, start: int, stop: int) -> Tensor:
-    """Those of the units from `start` on, up to `stop`, and of the others of their groups; a view.
-
-    scales: [kv_heads, ...], see `quantize`.
-    """
-    if axis == "channel":
-        return scales[:, start // form.group : -(-stop // form.group)]
+def scales_of(scales: Tensor, form: Form, side: Side, start: int, stop: int) -> Tensor:
+    """Those of the units from `start` on, up to `stop`, whole groups; a view. scales: [kv_heads, ...]."""
+    if form.axis(side) == "channel":
+        return scales[:, start // form.group : stop // form.group]
     return scales[..., start:stop]

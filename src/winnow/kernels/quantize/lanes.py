@@ -1,6 +1,7 @@
-"""What the kernels need of vectors to read codes: sixteen at a time become float32, and never lie in memory as such.
+"""What kernels that read codes need of vectors: sixteen sums over codes at once, which never become floats in memory.
 
-Sixteen bytes have the codes of sixteen channels once for every plane, from the lowest bits up (see `quantize`).
+A chunk is 64 bytes: sixteen lanes of four codes in every plane (see `quantize`). Codes meet integers of fifteen bits,
+as two of eight, in the dot product that CPUs have for them; without one, or for float32, they become floats.
 """
 
 from typing import Any
@@ -11,6 +12,7 @@ from numba.core import cgutils, types
 from winnow.kernels.simd import (
     F32,
     F32X16,
+    HAS_BYTE_DOT,
     I8,
     I32,
     I32X16,
@@ -19,38 +21,18 @@ from winnow.kernels.simd import (
     at,
     call,
     constant,
-    emit_sum,
     operation,
     read,
     registers,
-    shuffled,
     spread,
-    sums_of_sixteen,
     vector,
     write,
 )
 
-I8X16 = ir.VectorType(I8, LANES)
-F16X16 = ir.VectorType(ir.HalfType(), LANES)
-
-
-def wide(builder: Any, address: Any) -> Any:
-    """Sixteen bytes as integers of 32 bits."""
-    return builder.zext(read(builder, address, I8X16, 1), I32X16)
-
-
-def plane(builder: Any, stored: Any, index: int, bits: int) -> Any:
-    """The codes of one plane, as float32."""
-    shifted = builder.lshr(stored, constant(index * bits, I32X16)) if index else stored
-    last = (index + 1) * bits == 8
-    return builder.sitofp(shifted if last else builder.and_(shifted, constant(2**bits - 1, I32X16)), F32X16)
-
-
-@operation(vector, types.int64, types.int64, types.int64)
-def load_codes(builder: Any, address: Any, shift: Any, mask: Any) -> Any:
-    """Sixteen codes that lie `shift` bits up in their bytes."""
-    shifted = builder.lshr(wide(builder, address), spread(builder, builder.trunc(shift, I32)))
-    return builder.sitofp(builder.and_(shifted, spread(builder, builder.trunc(mask, I32))), F32X16)
+I8X16, F16X16 = ir.VectorType(I8, LANES), ir.VectorType(ir.HalfType(), LANES)
+BYTE_DOT = "llvm.x86.avx512.vpdpbusd.512"
+UPPER = 7  # bits by which the upper of two integers is shifted
+MOST = (1 << 2 * UPPER) - 1  # of what two integers hold
 
 
 @operation(vector, types.int64)
@@ -64,79 +46,99 @@ def read_half(builder: Any, address: Any) -> Any:
     return builder.fpext(read(builder, address, ir.HalfType(), 2), F32)
 
 
-def dot_codes(queries: int, units: int, bits: int) -> Any:
-    """A function that stores queries x units products of float32 vectors with codes; the sums stay in registers.
+@operation(types.int64, types.int64)
+def read_byte(builder: Any, address: Any) -> Any:
+    return builder.zext(read(builder, address, I8, 1), I64)
 
-    (q, q_stride, planes, codes, size, blocks, out, out_stride): out[i, j] = q[i] . codes[j] over `blocks` times sixteen
-    bytes, every plane of which meets values of q that are `planes` bytes apart; codes[j] `size` bytes apart, out[i]
-    contiguous float32.
+
+@operation(types.void, types.int64, types.int64, vector)
+def store_levels(builder: Any, upper: Any, lower: Any, value: Any) -> None:
+    """Sixteen whole numbers of at most MOST as two signed bytes each, `upper * 128 + lower`, the lower from 0 on."""
+    whole = builder.fptosi(call(builder, "llvm.rint.v16f32", F32X16, value), I32X16)
+    high, low = builder.ashr(whole, constant(UPPER, I32X16)), builder.and_(whole, constant(127, I32X16))
+    for address, each in ((upper, high), (lower, low)):
+        write(builder, address, builder.trunc(each, I8X16), 1)
+
+
+def planes_of(builder: Any, address: Any, shift: Any, bits: Any, planes: int) -> list[Any]:
+    """The codes of some planes of a chunk from `shift` bits on, each four bytes to a lane."""
+    stored, found = read(builder, address, I32X16, 1), []
+    one = constant(1, I32)
+    mask = builder.mul(builder.sub(builder.shl(one, builder.trunc(bits, I32)), one), I32(0x01010101))
+    for plane in range(planes):
+        up = builder.trunc(builder.add(shift, builder.mul(bits, I64(plane))), I32)
+        found.append(builder.and_(builder.lshr(stored, spread(builder, up)), spread(builder, mask)))
+    return found
+
+
+def sums_in_bytes(vectors: int, planes: int) -> Any:
+    """A function that adds sixteen lanes of sums over codes to `vectors` rows.
+
+    (codes, stride, shift, bits, x, x_stride, level, step, further, count, factors, lifts, out, out_stride): out[i, lane]
+    += lifts[i] + factors[i] * sum over k < count, p < `planes`, j < 4 of codes[k, p, lane, j] * x[i, k, p, j]. Chunks lie
+    `stride` bytes apart, their first plane in the bits from `shift` on. x: signed bytes, the upper ones and `level` bytes
+    on the lower ones, those of i `x_stride` bytes from the last, those of k `step`, those of p `further`. factors and
+    lifts: float32.
     """
 
-    @operation(types.void, *(types.int64,) * 8)
+    @operation(types.void, *(types.int64,) * 14)
     def tile(
-        builder: Any, q: Any, q_stride: Any, planes: Any, codes: Any, size: Any, blocks: Any, out: Any, out_stride: Any
-    ) -> None:
-        sums = [registers(builder, constant(0.0, F32X16)) for _ in range(queries * units)]
-        starts = [at(builder, codes, size, I64(j)) for j in range(units)]
-        vectors = [at(builder, q, q_stride, I64(i)) for i in range(queries)]
-        with cgutils.for_range(builder, blocks) as loop:
-            mine = [
-                [
-                    read(builder, at(builder, at(builder, each, planes, I64(p)), I64(64), loop.index), F32X16, 4)
-                    for p in range(8 // bits)
-                ]
-                for each in vectors
-            ]
-            for j, start in enumerate(starts):
-                stored = wide(builder, at(builder, start, I64(LANES), loop.index))
-                for p in range(8 // bits):
-                    lanes = plane(builder, stored, p, bits)
-                    for i in range(queries):
-                        total = sums[i * units + j]
-                        grown = call(builder, "llvm.fma.v16f32", F32X16, mine[i][p], lanes, builder.load(total))
-                        builder.store(grown, total)
-        loaded = [builder.load(total) for total in sums]
-        if len(loaded) == LANES:
-            totals = sums_of_sixteen(builder, loaded)
-            for i in range(queries):
-                row = shuffled(builder, totals, totals, range(i * units, (i + 1) * units))
-                write(builder, at(builder, out, out_stride, I64(i)), row, 4)
+        builder: Any, codes: Any, stride: Any, shift: Any, bits: Any, x: Any, x_stride: Any, level: Any, step: Any,
+        further: Any, count: Any, factors: Any, lifts: Any, out: Any, out_stride: Any,
+    ) -> None:  # fmt: skip
+        if not HAS_BYTE_DOT:  # nobody calls it
             return
-        for i in range(queries):
-            for j in range(units):
-                place = builder.add(at(builder, out, out_stride, I64(i)), I64(4 * j))
-                write(builder, place, emit_sum(builder, loaded[i * units + j]), 4)
+        sums = [registers(builder, constant(0, I32X16)) for _ in range(2 * vectors)]
+        with cgutils.for_range(builder, count) as loop:
+            found = planes_of(builder, at(builder, codes, stride, loop.index), shift, bits, planes)
+            place = at(builder, x, step, loop.index)
+            for plane, lanes in enumerate(found):
+                for i in range(vectors):
+                    upper = at(builder, at(builder, place, further, I64(plane)), x_stride, I64(i))
+                    for side, address in enumerate((upper, builder.add(upper, level))):
+                        four, total = spread(builder, read(builder, address, I32, 1)), sums[2 * i + side]
+                        grown = call(builder, BYTE_DOT, I32X16, builder.load(total), lanes, four)
+                        builder.store(grown, total)
+        for i in range(vectors):
+            high, low = (builder.load(total) for total in sums[2 * i : 2 * i + 2])
+            whole = builder.sitofp(builder.add(builder.shl(high, constant(UPPER, I32X16)), low), F32X16)
+            factor, lift = (read(builder, at(builder, each, I64(4), I64(i)), F32, 4) for each in (factors, lifts))
+            place = at(builder, out, out_stride, I64(i))
+            before = builder.fadd(read(builder, place, F32X16, 4), spread(builder, lift))
+            write(builder, place, call(builder, "llvm.fma.v16f32", F32X16, whole, spread(builder, factor), before), 4)
 
     return tile
 
 
-def weigh_codes(queries: int, bits: int) -> Any:
-    """A function that weighs the codes in sixteen columns of bytes and sums them up over units, in registers.
+def sums_in_floats(vectors: int, planes: int) -> Any:
+    """The same with x in float32, (codes, stride, shift, bits, x, x_stride, step, further, count, lifts, out,
+    out_stride): without factors."""
 
-    (first, second, third, fourth, stride, codes, size, count, out): out[i, p] = sum over j < count of weights_p[i, j] *
-    codes[j] in plane p, the weights of the planes being float32 at the first addresses, as many as there are planes,
-    `stride` bytes from one i to the next; codes[j] `size` bytes apart; out contiguous, sixteen float32 each.
-    """
-    planes = 8 // bits
-
-    @operation(types.void, *(types.int64,) * 9)
+    @operation(types.void, *(types.int64,) * 12)
     def tile(
-        builder: Any, first: Any, second: Any, third: Any, fourth: Any, stride: Any, codes: Any, size: Any, count: Any,
-        out: Any,
+        builder: Any, codes: Any, stride: Any, shift: Any, bits: Any, x: Any, x_stride: Any, step: Any, further: Any,
+        count: Any, lifts: Any, out: Any, out_stride: Any,
     ) -> None:  # fmt: skip
-        weights = [first, second, third, fourth][:planes]
-        sums = [registers(builder, constant(0.0, F32X16)) for _ in range(queries * planes)]
+        sums = [registers(builder, constant(0.0, F32X16)) for _ in range(4 * vectors)]
         with cgutils.for_range(builder, count) as loop:
-            stored = wide(builder, at(builder, codes, size, loop.index))
-            for p, each in enumerate(weights):
-                lanes = plane(builder, stored, p, bits)
-                for i in range(queries):
-                    place = at(builder, at(builder, each, stride, I64(i)), I64(4), loop.index)
-                    total = sums[i * planes + p]
-                    factor = spread(builder, read(builder, place, F32, 4))
-                    grown = call(builder, "llvm.fma.v16f32", F32X16, factor, lanes, builder.load(total))
-                    builder.store(grown, total)
-        for number, total in enumerate(sums):
-            write(builder, builder.add(out, I64(64 * number)), builder.load(total), 4)
+            found = planes_of(builder, at(builder, codes, stride, loop.index), shift, bits, planes)
+            place = at(builder, x, step, loop.index)
+            for plane, lanes in enumerate(found):
+                for j in range(4):
+                    shifted = builder.and_(builder.lshr(lanes, constant(8 * j, I32X16)), constant(255, I32X16))
+                    floats = builder.sitofp(shifted, F32X16)
+                    for i in range(vectors):
+                        address = at(builder, at(builder, place, further, I64(plane)), x_stride, I64(i))
+                        factor = spread(builder, read(builder, builder.add(address, I64(4 * j)), F32, 4))
+                        total = sums[4 * i + j]
+                        grown = call(builder, "llvm.fma.v16f32", F32X16, factor, floats, builder.load(total))
+                        builder.store(grown, total)
+        for i in range(vectors):
+            place = at(builder, out, out_stride, I64(i))
+            lift = spread(builder, read(builder, at(builder, lifts, I64(4), I64(i)), F32, 4))
+            total = builder.fadd(read(builder, place, F32X16, 4), lift)
+            for each in sums[4 * i : 4 * i + 4]:
+                total = builder.fadd(total, builder.load(each))
+            write(builder, place, total, 4)
 
     return tile

@@ -3,53 +3,70 @@
 import torch
 from torch import Tensor
 
-from winnow.kernels.quantize.form import Axis, Form
+from winnow.kernels.quantize.form import BLOCK, Form, Side
 
 LARGEST = 65504.0  # of a half
 
 
-def quantize(x: Tensor, form: Form, axis: Axis) -> tuple[Tensor, Tensor]:
-    """Codes and scales of keys or values [kv_heads, units, head_dim].
+def quantize(x: Tensor, form: Form, side: Side) -> tuple[Tensor, Tensor]:
+    """Codes and scales of keys or values [kv_heads, units, head_dim], whole groups of units.
 
-    axis: "channel": a group is `form.group` consecutive units in a channel, of which there are whole groups; "token":
-    as many consecutive channels of a unit.
+    A code stands for `scale * code + minimum`, of its group: of `form.group` consecutive units in a channel, or as many
+    consecutive channels of a unit, as `form.axis(side)` says.
 
-    Returns codes [kv_heads, units, row_bytes] uint8, and scales and then minima, float16: [kv_heads, groups of units,
-    2, head_dim], or [kv_heads, 2, groups of channels, units]. A code stands for `scale * code + minimum`. Byte i of a unit
-    has the codes of channels i, row_bytes + i, and so on, the first in its lowest bits.
+    Returns codes [kv_heads, units / 16, 16 * row_bytes] uint8, and scales and then minima, float16: [kv_heads, groups of
+    units, 2, head_dim], or [kv_heads, 2, groups of channels, units]. Codes lie so that a kernel takes 64 bytes at once,
+    as 16 lanes of four codes, `planes` times over: plane p is in the bits from p * bits on. Of keys a lane is a unit of
+    the block of sixteen; the chunk k has channels 4 k to 4 k + 3 of plane 0, those of the next plane are row_bytes
+    further. Of values a lane is a channel; a chunk has four units for every plane, and sixteen channels, which follow
+    one another before the next units do.
     """
     kv_heads, units, head_dim = x.shape
     levels, group = 2**form.bits - 1, form.group
-    at = 2 if axis == "channel" else 3
-    cut = (
-        x.float().view(kv_heads, units // group, group, head_dim)
-        if axis == "channel"
-        else (x.float().view(kv_heads, units, head_dim // group, group))
-    )
+    by_channel = form.axis(side) == "channel"
+    cut, at = (x.float().unflatten(1, (-1, group)), 2) if by_channel else (x.float().unflatten(2, (-1, group)), 3)
     low, high = cut.amin(at, keepdim=True), cut.amax(at, keepdim=True)
     minima = low.clamp(-LARGEST, LARGEST).half()
     scales = ((high - minima.float()) / levels).clamp(0, LARGEST).half()
     # Of a group of equal values the scale is 0, and so is every code.
     steps = (cut - minima.float()) / torch.where(scales == 0, 1.0, scales.float())
-    codes = steps.round().clamp(0, levels).to(torch.uint8).view(kv_heads, units, 8 // form.bits, form.row_bytes)
-    packed = torch.zeros(kv_heads, units, form.row_bytes, dtype=torch.uint8, device=x.device)
-    for plane in range(8 // form.bits):
-        packed |= codes[:, :, plane] << (plane * form.bits)
-    if axis == "channel":
-        return packed, torch.stack((scales[:, :, 0], minima[:, :, 0]), 2)
-    return packed, torch.stack((scales[..., 0].transpose(1, 2), minima[..., 0].transpose(1, 2)), 1)
+    codes = steps.round().clamp(0, levels).to(torch.uint8).view(kv_heads, units // BLOCK, BLOCK, head_dim)
+    if by_channel:
+        told = torch.stack((scales[:, :, 0], minima[:, :, 0]), 2)
+    else:
+        told = torch.stack((scales[..., 0].transpose(1, 2), minima[..., 0].transpose(1, 2)), 1)
+    return interleaved(codes, form, side), told
 
 
-def dequantize_reference(
-    codes: Tensor, scales: Tensor, form: Form, axis: Axis, first: int, dtype: torch.dtype
-) -> Tensor:
-    """See `dequantize`."""
-    units = codes.shape[1]
-    planes = [(codes >> (plane * form.bits)) & (2**form.bits - 1) for plane in range(8 // form.bits)]
-    values = torch.cat(planes, 2).float()
-    if axis == "channel":
-        rows = torch.arange(first, first + units, device=codes.device) // form.group
-        scale, low = scales.float()[:, rows].unbind(2)
+def interleaved(codes: Tensor, form: Form, side: Side) -> Tensor:
+    """[kv_heads, blocks, 16 * row_bytes] of [kv_heads, blocks, 16, head_dim]."""
+    planes, (kv_heads, blocks) = form.planes, codes.shape[:2]
+    if side == "keys":
+        lanes = codes.view(kv_heads, blocks, BLOCK, planes, -1, 4).permute(3, 0, 1, 4, 2, 5)
+    else:
+        lanes = codes.view(kv_heads, blocks, -1, planes, 4, form.head_dim // 16, 16).permute(3, 0, 1, 2, 5, 6, 4)
+    packed = torch.zeros_like(lanes[0], memory_format=torch.contiguous_format)
+    for plane, each in enumerate(lanes):
+        packed |= each << (plane * form.bits)
+    return packed.reshape(kv_heads, blocks, -1)
+
+
+def in_order(packed: Tensor, form: Form, side: Side) -> Tensor:
+    """The inverse of `interleaved`."""
+    planes, (kv_heads, blocks) = form.planes, packed.shape[:2]
+    lanes = torch.stack([(packed >> (plane * form.bits)) & (2**form.bits - 1) for plane in range(planes)])
+    if side == "keys":
+        codes = lanes.view(planes, kv_heads, blocks, -1, BLOCK, 4).permute(1, 2, 4, 0, 3, 5)
+    else:
+        codes = lanes.view(planes, kv_heads, blocks, -1, form.head_dim // 16, 16, 4).permute(1, 2, 3, 0, 6, 4, 5)
+    return codes.reshape(kv_heads, blocks * BLOCK, form.head_dim)
+
+
+def dequantize(codes: Tensor, scales: Tensor, form: Form, side: Side, dtype: torch.dtype) -> Tensor:
+    """What `quantize` was given, as far as the codes tell: [kv_heads, units, head_dim] in `dtype`."""
+    values = in_order(codes, form, side).float()
+    if form.axis(side) == "channel":
+        scale, low = scales.float().repeat_interleave(form.group, 1).unbind(2)
     else:
         scale, low = scales.float().transpose(2, 3).repeat_interleave(form.group, 3).unbind(1)
     return torch.addcmul(low, values, scale).to(dtype)

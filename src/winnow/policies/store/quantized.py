@@ -40,24 +40,23 @@ class Quantized(StorePolicy):
 
     name = "quantized"
     source = "arXiv:2402.02750, section 3"
-    off: ClassVar = {"group": 4, "residual": 1_000_000_000}
-    trial: ClassVar = {"bits": 4, "group": 4, "residual": 3, "chunk": 8}
+    off: ClassVar = {"group": 16, "residual": 1_000_000_000}
+    trial: ClassVar = {"bits": 4, "group": 16, "residual": 0, "chunk": 20}
 
     def check(self) -> None:
-        self.require(self.group % 4 == 0, f"group={self.group} is no multiple of 4; use {-(-self.group // 4) * 4}")
+        self.require(self.group % 16 == 0, f"group={self.group} is no multiple of 16; use {-(-self.group // 16) * 16}")
 
     def validate(self, shape: ModelShape) -> None:
-        whole, grouped = shape.head_dim * self.bits % 8 == 0, shape.head_dim % self.group == 0
-        self.require(whole, f"a head of {shape.head_dim} values has no whole bytes of {self.bits} bits; use bits=8")
+        channels = shape.head_dim
         self.require(
-            grouped or "token" not in (self.keys, self.values),
-            f"group={self.group} does not divide the {shape.head_dim} channels of a head; use a group that does, or "
-            "keys='channel', values='channel'",
+            channels % 16 == 0, f"the heads of this model have {channels} channels, which is no multiple of 16"
         )
         self.require(
-            4 * shape.head_dim % self.group == 0,
-            f"group={self.group} is more than {shape.head_dim} channels can be counted by; use a smaller one",
+            channels % self.group == 0 or "token" not in (self.keys, self.values),
+            f"group={self.group} does not divide the {channels} channels of a head; use group=16, or keys='channel' and "
+            "values='channel'",
         )
+        self.require(4 * channels % self.group == 0, f"group={self.group} is more than {4 * channels}, use group=16")
 
     def slab(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> Slab:
         return Slab(kv_heads, capacity, head_dim, dtype, device)
