@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
@@ -59,8 +60,8 @@ def steps_of_all(times: Sequence[Sequence[float]]) -> Iterator[float]:
     """
     last = max(times, key=lambda each: each[0])
     end = min(each[-1] for each in times)
-    slack = 0.5 * min(later - earlier for earlier, later in zip(last, last[1:], strict=False))
-    for earlier, later in zip(last, last[1:], strict=False):
+    slack = 0.5 * min(later - earlier for earlier, later in pairwise(last))
+    for earlier, later in pairwise(last):
         if later <= end + slack:  # tokens of one step do not come at quite the same time
             yield later - earlier
 

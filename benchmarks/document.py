@@ -20,11 +20,15 @@ def document_ids(llm: LLM, text: Path | None, needed: int) -> list[int]:
     ids: list[int] = llm.tokenizer(said[: LONGEST_TOKEN * needed], verbose=False)["input_ids"]
     if len(ids) < needed:
         named = "the bundled text" if text is None else f"--text {text}"
-        raise InputError(f"{named} has {len(ids):,} tokens; {needed:,} are needed: give a longer --text, or ask for less")
+        raise InputError(
+            f"{named} has {len(ids):,} tokens; {needed:,} are needed: give a longer --text, or ask for less"
+        )
     return ids[:needed]
 
 
 def pieces(ids: list[int], count: int, length: int) -> list[list[int]]:
     """So many pieces of `length` tokens, evenly over `ids`; they overlap where there is too little."""
     apart = (len(ids) - length) // max(1, count - 1)
-    return [ids[start : start + length] for start in range(0, apart * count, apart)] if apart else [ids[:length]] * count
+    return (
+        [ids[start : start + length] for start in range(0, apart * count, apart)] if apart else [ids[:length]] * count
+    )

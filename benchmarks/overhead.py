@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -148,9 +149,7 @@ def _turn(name: str, engine: Engine, steps: int, *, watched_first: bool) -> Spen
             timed += _steps(engine, 1)
             kernels.append(clock.seconds - before)
     plain = plain or _steps(engine, steps)
-    return Spent(
-        name, tuple(plain), tuple(timed), tuple(kernels), clock.calls / steps, python_calls(engine.step)
-    )
+    return Spent(name, tuple(plain), tuple(timed), tuple(kernels), clock.calls / steps, python_calls(engine.step))
 
 
 def _steps(engine: Engine, count: int) -> list[float]:
@@ -158,7 +157,7 @@ def _steps(engine: Engine, count: int) -> list[float]:
     for _ in range(count):
         engine.step()
         marks.append(time.perf_counter())
-    return [later - earlier for earlier, later in zip(marks, marks[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(marks)]
 
 
 def summarise_overhead(spent: Sequence[Spent], layers: int) -> list[OverheadRow]:

@@ -46,9 +46,7 @@ def overhead(options: Overhead) -> int:
     }
     title = f"{name} after {options.length:,} tokens, {torch.get_num_threads()} threads"
     shown = _table(rows, title) if rows else "no turn was finished"
-    return deliver(
-        Record("overhead", figures, shown, complete=len(spent) == total, about=about(llm, name)), options
-    )
+    return deliver(Record("overhead", figures, shown, complete=len(spent) == total, about=about(llm, name)), options)
 
 
 COLUMNS: dict[str, Callable[[OverheadRow], str]] = {

@@ -102,9 +102,7 @@ def measure_steps(
                 seconds[name].append(tuple(timed(partial(step, [token]), llm.device) for token in tokens))
                 progress(steps)
         yield [
-            Stepped(
-                name, length, tuple(seconds[name]), (session.stats.units_read - before[name]) / (repeats * steps)
-            )
+            Stepped(name, length, tuple(seconds[name]), (session.stats.units_read - before[name]) / (repeats * steps))
             for name, session in sessions.items()
         ]
         for session in sessions.values():

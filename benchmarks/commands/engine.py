@@ -1,4 +1,4 @@
-"""`steps`, `overhead`, `together`, `arrival` and `forks`: what the engine takes for tokens, one text or many at once."""
+"""`steps`, `overhead`, `together`, `arrival` and `forks`: what tokens take in the engine, of one text or of many."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -85,7 +85,7 @@ class Arrival(TextOptions, PlotOptions):
     """Tokens of the prompt that arrives."""
     sequences: AtLeast1 = 4
     """How many decode meanwhile."""
-    running: AtLeast1 = 1024
+    running: AtLeast1 = 512
     """Prompt tokens of each of these."""
     slower: Annotated[float, Parameter(validator=Number(gt=1))] = 2.5
     """max_step_s, over their undisturbed gap."""
@@ -95,6 +95,8 @@ class Arrival(TextOptions, PlotOptions):
     """Turns of the arrival under max_step_s, and of the prompt alone."""
     curve_repeats: AtLeast1 = 1
     """Turns of each limit of the curve."""
+    patience: Annotated[float, Parameter(validator=Number(gt=0))] = 45
+    """Seconds after which a prompt that has no token yet is given up."""
 
     def __call__(self) -> int:
         from benchmarks.arrival_command import arrival
