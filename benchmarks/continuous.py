@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
-PAGE = 256  # tokens of a page, as is its default
+PAGE = 32  # tokens of a page: what every prompt computes again in a turn, so that all begin in one step
 MOST_ROWS = 512  # tokens of a step
+SPARE = 2  # tokens of each beyond those that are timed, the first among them
 
 
 class ContinuousError(Exception):
@@ -16,14 +17,15 @@ class ContinuousError(Exception):
 
 
 class Continuous:
-    """Prompts that transformers continues together.
+    """Prompts that transformers continues together, `steps` tokens of each in a turn.
 
     It keeps the pages of prompts that it has seen, so that every turn but the first has little of them to compute
-    again. new: tokens of each prompt in a turn, enough for steps in which all decode.
+    again.
     """
 
-    def __init__(self, model: PreTrainedModel, prompts: Sequence[list[int]], new: int) -> None:
-        self._model, self._prompts, self._new = model, list(prompts), new
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[list[int]], steps: int) -> None:
+        new = steps + SPARE
+        self._model, self._prompts = model, list(prompts)
         most = max(map(len, prompts)) + new
         self._settings = {
             "generation_config": GenerationConfig(max_new_tokens=new, do_sample=False, eos_token_id=-1, pad_token_id=0),
@@ -36,8 +38,23 @@ class Continuous:
             ),
         }
 
+    def begin(self) -> None:
+        """Compute the prompts, and take a turn that is not counted. Raises ContinuousError."""
+        self._run()
+        self.turn()
+
     def turn(self) -> list[float]:
         """Seconds of each step in which all of them were given a token. Raises ContinuousError."""
+        if not (steps := list(steps_of_all(self._run()))):
+            raise ContinuousError("there was no step in which all decode")
+        return steps
+
+    def close(self) -> None:
+        """Give its pages back."""
+        self._model.destroy_cached_continuous_batching_manager()
+
+    def _run(self) -> list[list[float]]:
+        """When each prompt's tokens came, in seconds."""
         with _quiet():
             found = self._model.generate_batch(
                 self._prompts, **self._settings, record_timestamps=True, warmup=False, persistent_manager=True
@@ -46,11 +63,7 @@ class Continuous:
             raise ContinuousError(str(failed[0]))
         if len(found) < len(self._prompts):
             raise ContinuousError(f"{len(found)} of {len(self._prompts)} requests came back")
-        return list(steps_of_all([each.timestamps for each in found.values()]))
-
-    def close(self) -> None:
-        """Give its pages back."""
-        self._model.destroy_cached_continuous_batching_manager()
+        return [each.timestamps for each in found.values()]
 
 
 def steps_of_all(times: Sequence[Sequence[float]]) -> Iterator[float]:

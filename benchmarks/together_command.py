@@ -29,7 +29,7 @@ from winnow.cli.terminal import Meter, interruptible, new_table, say
 from winnow.errors import InputError
 
 PLANS = ("full", "slowfast(budget=512, recent=128)", "streaming(recent=512)", "snapkv(budget=512)")
-STOCK_STEPS = 4  # in a turn of transformers, at least; others of its steps give tokens to some alone
+STOCK_STEPS = 4  # in a turn of transformers
 
 
 def together(options: Together) -> int:
@@ -81,9 +81,9 @@ def _stock(
         return None, None
     note(f"{STOCK}: prompts")
     model = options.load(weights="dense").model
-    made = Continuous(model, prompts, STOCK_STEPS + len(prompts))
+    made = Continuous(model, prompts, STOCK_STEPS)
     try:
-        made.turn()
+        made.begin()
     except Exception as error:  # whatever it is, it is what the table says instead
         reason = f"{type(error).__name__}: {error}"
         say(f"{STOCK} is left out: {reason}")

@@ -64,7 +64,7 @@ class Together(PlansOptions, TextOptions, OutOptions):
     """How many decode together."""
     steps: AtLeast1 = 16
     """Steps of each arm in a turn."""
-    repeats: Repeats = 7
+    repeats: Repeats = 5
     stock: Annotated[bool, Parameter(negative="--no-stock")] = True
     """Measure transformers too."""
 
@@ -95,7 +95,7 @@ class Arrival(TextOptions, PlotOptions):
     """Turns of the arrival under max_step_s, and of the prompt alone."""
     curve_repeats: AtLeast1 = 1
     """Turns of each limit of the curve."""
-    patience: Annotated[float, Parameter(validator=Number(gt=0))] = 45
+    patience: Annotated[float, Parameter(validator=Number(gt=0))] = 40
     """Seconds after which a prompt that has no token yet is given up."""
 
     def __call__(self) -> int:
