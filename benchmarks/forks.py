@@ -1,11 +1,14 @@
 """Memory of samples of one prompt: what the closed formula reserves, and what the process comes to hold."""
 
+import ctypes
+import gc
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.fresh import in_fresh_process
-from benchmarks.resident import gauge_of
+from benchmarks.resident import Gauge, gauge_of
 from benchmarks.source import Source
 from winnow import LLM, Plan, SamplingParams
 from winnow.evaluation.evaluate import Progress, silent
@@ -66,21 +69,29 @@ def measure_here(
         for _ in warm.run():
             pass
     gauge = gauge_of(llm.device)
-    before = gauge.begin()
+    before = _held(gauge)
     with llm.engine(max_sequences=count, progress=progress) as engine:
         engine.add(ids, params, plan=plan)
         while not engine.step():
             pass
-        prompt = gauge.begin()
+        prompt = _held(gauge)
         for _ in range(steps):
             engine.step()
             progress(1)
-        reserved, after = engine.reserved_bytes, gauge.begin()
+        reserved, after = engine.reserved_bytes, _held(gauge)
     with llm.engine() as alone:
         alone.add(ids, replace(params, n=1), plan=plan)
         alone.step()
         apart = count * alone.reserved_bytes
     return ForksRun(count, reserved, apart, before, prompt, after, gauge.name)
+
+
+def _held(gauge: Gauge) -> int:
+    """Bytes now, without what is free: allocators keep that for later, how much depends on what came before."""
+    gc.collect()
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
+    return gauge.begin()
 
 
 def summarise_forks(runs: Sequence[ForksRun]) -> list[ForksRun]:
