@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from benchmarks.commands.models import File
+from benchmarks.document import document_ids
 from benchmarks.peers_file import WARMUP, WARMUP_STEPS, FileRow, Timed, best_of_llama, measure_file, summarise_file
 from benchmarks.record import Record, about
 from benchmarks.tables import PLAN_COLUMNS
@@ -82,14 +83,9 @@ def _ids(llm: LLM, text: Path, needed: int) -> list[int]:
         raise InputError(
             "the model does not come from a GGUF file; use `python -m benchmarks peers --model` for others"
         )
-    if llm.tokenizer is None:
-        raise InputError("the model has no tokenizer, so it cannot read --text")
     if needed > (most := llm.decoder.shape.max_positions):
         raise CapacityError(f"--length and --steps are {needed:,} tokens, more than the model's {most:,} positions")
-    ids: list[int] = llm.tokenizer(read_text(text).rstrip("\n"))["input_ids"]
-    if len(ids) < needed:
-        raise InputError(f"--text {text} has {len(ids):,} tokens; --length and --steps need {needed:,}")
-    return ids[:needed]
+    return document_ids(llm, text, needed)
 
 
 def _before(out: Path, settings: dict[str, Any], names: Sequence[str]) -> list[Timed]:

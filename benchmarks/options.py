@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -56,6 +57,14 @@ class ShapeOptions(HostOptions):
 
         held = self.of_model(device=self.device, prefill_chunk=prefill_chunk)
         return load_checked(Source(held, self.shape), plans, tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(ModelOptions):
+    """A model on real text."""
+
+    text: Path | None = None
+    """A text file. Default: the bundled books."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .tables import Block, Column, Columns, Record, code, count, key, milliseconds, number, percent, table
+from .tables import Block, Column, Columns, Record, code, count, key, machine, milliseconds, number, percent, table
 
 
 def speed(told: Record) -> str:
@@ -16,7 +16,7 @@ def speed(told: Record) -> str:
         for what, unit, figure, factor in (("prefill", "s", "prefill_s", 1), ("a token after", "ms", "token_s", 1000))
     )
     arm: Columns = {"arm": code("arm")}
-    about = f"Medians of {told['turns']} turns, x: of the least of llama.cpp's arms; {_machine(told)}."
+    about = f"Medians of {told['turns']} turns, x: of the least of llama.cpp's arms; {machine(told)}."
     return "\n\n".join([table({**arm, **prefill}, rows.values()), table({**arm, **token}, rows.values()), about])
 
 
@@ -46,24 +46,20 @@ DECODE: Columns = {"arm": code("arm"), "median, ms": milliseconds("median_s"), "
 
 def fidelity(told: Record) -> str:
     """Against the float32 model of the same weights, teacher-forced."""
-    return f"{table(FIDELITY, told['rows'])}\n\n{told['model']} against {told['reference']}; {_machine(told)}."
+    return f"{table(FIDELITY, told['rows'])}\n\n{told['model']} against {told['reference']}; {machine(told)}."
 
 
 def decode(told: Record) -> str:
     """Decode steps over random units, with weights held otherwise."""
-    about = f"{told['shape']}, a token after {told['length']:,}; {_machine(told)}."
+    about = f"{told['shape']}, a token after {told['length']:,}; {machine(told)}."
     return f"{table(DECODE, told['records'])}\n\n{about}"
 
 
 def busy(told: Record) -> str:
     """Decode steps alone and beside busy processes, by how many threads take them."""
     turns = f"medians of {told['repeats']} turns of {told['new']} tokens"
-    about = f"A token after {told['length']:,}, {turns}; {_machine(told)}."
+    about = f"A token after {told['length']:,}, {turns}; {machine(told)}."
     return f"{table(BUSY, told['summary'])}\n\n{about}"
-
-
-def _machine(told: Record) -> str:
-    return f"{told['machine']['threads']} threads of an {told['machine']['device']}, commit {told.get('commit')}"
 
 
 BLOCKS = {

@@ -60,8 +60,8 @@ def percent(name: str, digits: int = 1) -> Column:
     return lambda record: f"{100 * record[name]:.{digits}f}"
 
 
-def milliseconds(name: str) -> Column:
-    return lambda record: f"{1000 * record[name]:.1f}"
+def milliseconds(name: str, digits: int = 1) -> Column:
+    return lambda record: f"{1000 * record[name]:.{digits}f}"
 
 
 def mib(name: str, digits: int = 2) -> Column:
@@ -92,6 +92,12 @@ def of_memory(record: Record) -> str:
 def versions(document: Record) -> str:
     """What it was measured with: `winnow 0.1.0, torch 2.13.0`."""
     return ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+
+
+def machine(document: Record) -> str:
+    """What it was measured on, and the code that made it."""
+    machine = document["machine"]
+    return f"{machine['threads']} threads of an {machine['device']}, commit {document.get('commit')}"
 
 
 def one(records: Iterable[Record], **fields: object) -> Record:

@@ -87,7 +87,7 @@ def test_what_cannot_be_measured_is_one_line(bench, gguf, document, tmp_path, mo
     empty = tmp_path / "empty.json"
     empty.write_text("{}")
     for arguments, said in (
-        ((*text, "--length", 4000), "tokens; --length and --steps need 4,003"),
+        ((*text, "--length", 4000), "tokens; 4,003 are needed"),
         ((*text, "--length", 40000), "more than the model's 32,768 positions"),
         ((*text, "--resume"), "--resume goes on with what --out FILE holds"),
         ((*text, "--resume", "--out", empty), "holds no measurement of `benchmarks file`"),

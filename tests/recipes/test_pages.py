@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 pages = pytest.importorskip("recipes.pages")
-from recipes.blocks import PAGES, fidelity, gguf, tables  # noqa: E402
+from recipes.blocks import PAGES, engine, fidelity, gguf, tables  # noqa: E402
 
 HELD = {path: [name for name, _ in pages.blocks(path.read_text(encoding="utf-8"))] for path in pages.pages()}
 
@@ -132,3 +132,20 @@ def test_a_file_is_compared_with_llama_cpp_at_its_best():
     assert "| `full` | 1.00 (0.50x) |" in text
     assert "| `full` | 20.00 (2.00x) |" in text
     assert "Medians of 5 turns" in text
+
+
+def test_a_page_of_the_engine_says_what_was_left_out_and_given_up():
+    about = {"model": "smollm2", "machine": {"threads": 2, "device": "CPU"}, "commit": "abc", "repeats": 5, "steps": 8}
+    row = {
+        "setting": "max_step_s=0.030", "turns": 5, "undisturbed_s": 0.012, "longest": 3.0, "worst": 4.0, "typical": 2.5,
+        "ttft_s": None, "of_alone": None,
+    }  # fmt: skip
+    limits = {"length": 8000, "sequences": 4, "running": 512, "slower": 2.5, "patience": 45}
+    text = engine.arrival({"summary": [row], **limits, **about})
+    assert "| `max_step_s=0.030` | 5 | 3.00 | 4.00 | 2.50 |  |  |" in text
+    assert "given up after 45 s, `max_step_s=0.030`." in text
+    figures = {"step_s": 0.02, "tokens_per_s": 400.0, "of_one": 3.0, "of_one_low": 2.0, "of_one_high": 4.0}
+    told = {"summary": [{"name": "full", **figures, "floor_s": None, "of_floor": None, "of_stock": None}]}
+    text = engine.together({**told, "stock_error": "RuntimeError: no", "length": 9, "sequences": 8, **about})
+    assert "| full | 20.0 | 400.0 | 3.00 (2.00 to 4.00) |  |  |  |" in text
+    assert "transformers is left out: RuntimeError: no" in text

@@ -1,0 +1,125 @@
+"""`steps`, `overhead`, `together`, `arrival` and `forks`: what tokens take in the engine, of one text or of many."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from benchmarks.options import Cached, Repeats, TextOptions
+from winnow.cli.options import AtLeast1, OutOptions, PlansOptions, PlotOptions
+
+Length = Annotated[int, Parameter(alias="-l", validator=Number(gte=1))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps(PlansOptions, TextOptions, OutOptions):
+    """Milliseconds per decode step after so many tokens of a text, plan beside plan, the text's own tokens fed.
+
+    Without --plan: full attention and what most policies make of a budget of 512 units, where the model can run it.
+    """
+
+    length: Cached = (2048, 8000)
+    steps: AtLeast1 = 8
+    """Steps of each plan in a turn."""
+    repeats: Repeats = 9
+
+    def __call__(self) -> int:
+        from benchmarks.steps_command import steps
+
+        return steps(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overhead(PlansOptions, TextOptions, OutOptions):
+    """What a decode step of one sequence spends outside kernels, and the Python calls that it makes.
+
+    Steps are the engine's, with sampling and text. Kernels are Winnow's compiled ones, timed where Python enters them;
+    what torch computes beside them counts as outside.
+    """
+
+    length: Length = 64
+    """Prompt tokens."""
+    steps: AtLeast1 = 32
+    """Steps of each plan in a turn."""
+    repeats: Repeats = 9
+
+    def __call__(self) -> int:
+        from benchmarks.overhead_command import overhead
+
+        return overhead(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together(PlansOptions, TextOptions, OutOptions):
+    """Tokens per second of sequences that decode together, beside one alone, the machine's floor and transformers.
+
+    Every plan for all of them, and all plans mixed. The floor: the products of so many rows, and everybody's units at
+    the rate at which this machine reads. transformers: continuous batching, dense weights.
+    """
+
+    length: Length = 4096
+    """Prompt tokens of each sequence."""
+    sequences: Annotated[int, Parameter(validator=Number(gte=2))] = 8
+    """How many decode together."""
+    steps: AtLeast1 = 16
+    """Steps of each arm in a turn."""
+    repeats: Repeats = 5
+    stock: Annotated[bool, Parameter(negative="--no-stock")] = True
+    """Measure transformers too."""
+
+    def __call__(self) -> int:
+        from benchmarks.together_command import together
+
+        return together(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival(TextOptions, PlotOptions):
+    """What a long prompt that arrives costs those who decode, and what they cost it, by the limits of a step.
+
+    Gaps are steps in which the others get a token; a gap is compared with the undisturbed ones of its turn.
+    """
+
+    length: Length = 8000
+    """Tokens of the prompt that arrives."""
+    sequences: AtLeast1 = 4
+    """How many decode meanwhile."""
+    running: AtLeast1 = 512
+    """Prompt tokens of each of these."""
+    slower: Annotated[float, Parameter(validator=Number(gt=1))] = 2.5
+    """max_step_s, over their undisturbed gap."""
+    max_step_tokens: tuple[AtLeast1, ...] = (32, 64, 128, 256, 512)
+    """Limits of the curve, each an engine without max_step_s; repeatable."""
+    repeats: Repeats = 5
+    """Turns of the arrival under max_step_s, and of the prompt alone."""
+    curve_repeats: AtLeast1 = 1
+    """Turns of each limit of the curve."""
+    patience: Annotated[float, Parameter(validator=Number(gt=0))] = 40
+    """Seconds after which a prompt that has no token yet is given up."""
+
+    def __call__(self) -> int:
+        from benchmarks.arrival_command import arrival
+
+        return arrival(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forks(TextOptions, OutOptions):
+    """Memory of samples of one prompt, which share what they have in common, each count in a process of its own."""
+
+    length: Length = 8000
+    """Prompt tokens."""
+    samples: tuple[AtLeast1, ...] = (1, 16)
+    """Samples of the prompt; repeatable."""
+    steps: AtLeast1 = 32
+    """Tokens of each sample."""
+    plan: Annotated[str, Parameter(alias="-p")] = "full"
+    """What to spend; `winnow plans` lists policies."""
+    repeats: AtLeast1 = 1
+    """Processes of each count; medians are shown."""
+
+    def __call__(self) -> int:
+        from benchmarks.forks_command import forks
+
+        return forks(self)

@@ -1,0 +1,113 @@
+"""Figures of docs/results/engine.md: what the engine takes for tokens, of one text and of many at once."""
+
+from __future__ import annotations
+
+from .tables import Block, Columns, Record, code, count, key, machine, mib, milliseconds, number, one, table
+
+STEPS: Columns = {
+    "plan": code("plan"),
+    "median, ms": milliseconds("median_s", 2),
+    "least, ms": milliseconds("min_s", 2),
+    "mean, ms": milliseconds("mean_s", 2),
+    "of full, x": lambda row: f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})",
+    "units read": count("units"),
+}
+OVERHEAD: Columns = {
+    "plan": code("plan"),
+    "step, ms": milliseconds("step_s", 2),
+    "kernels, ms": milliseconds("kernels_s", 2),
+    "outside, ms": milliseconds("outside_s", 2),
+    "least, ms": milliseconds("least_s", 2),
+    "kernels entered": lambda row: f"{row['kernels']:g}",
+    "Python calls": count("calls"),
+    "calls per layer": number("calls_per_layer", 1),
+}
+TOGETHER: Columns = {
+    "plan": key("name"),
+    "step, ms": milliseconds("step_s"),
+    "tokens/s": number("tokens_per_s", 1),
+    "of one, x": lambda row: (
+        "" if row["of_one"] is None else f"{row['of_one']:.2f} ({row['of_one_low']:.2f} to {row['of_one_high']:.2f})"
+    ),
+    "floor, ms": lambda row: "" if row["floor_s"] is None else f"{1000 * row['floor_s']:.1f}",
+    "of the floor, x": number("of_floor", 2),
+    "of transformers, x": number("of_stock", 1),
+}
+ARRIVAL: Columns = {
+    "engine": code("setting"),
+    "turns": key("turns"),
+    "longest gap, x": number("longest", 2),
+    "of all turns, x": number("worst", 2),
+    "median gap, x": number("typical", 2),
+    "TTFT, s": number("ttft_s", 2),
+    "of alone, x": number("of_alone", 2),
+}
+FORKS: Columns = {
+    "samples": count("samples"),
+    "by formula, MiB": mib("reserved_bytes", 1),
+    "if apart, MiB": mib("apart_bytes", 1),
+    "grown by, MiB": mib("grown_bytes", 1),
+    "process, MiB": mib("after_bytes", 1),
+}
+
+
+def steps(told: Record) -> str:
+    """A table per length, and what could not be run."""
+    rows, parts = told["summary"], []
+    for length in dict.fromkeys(row["length"] for row in rows):
+        parts += [f"After {length:,} tokens:", table(STEPS, [row for row in rows if row["length"] == length])]
+    parts.append(
+        f"{told['model']}, {told['repeats']} turns of {told['steps']} steps; of full: a turn's median over full "
+        f"attention's in the same turn, the median turn's, with the least and the most; {machine(told)}."
+    )
+    return "\n\n".join([*parts, *(f"Left out: `{plan}`: {reason}" for plan, reason in told["skipped"].items())])
+
+
+def overhead(told: Record) -> str:
+    """The time of a step that kernels do not take."""
+    about = f"{told['model']} after {told['length']:,} tokens, {told['repeats']} turns of {told['steps']} steps"
+    return f"{table(OVERHEAD, told['summary'])}\n\n{about}; {machine(told)}."
+
+
+def together(told: Record) -> str:
+    """Many sequences beside one, the floor and transformers."""
+    about = (
+        f"{told['model']}, {told['sequences']} sequences after {told['length']:,} tokens each, {told['repeats']} turns "
+        f"of {told['steps']} steps; {machine(told)}."
+    )
+    missing = [] if told["stock_error"] is None else [f"transformers is left out: {told['stock_error']}"]
+    return "\n\n".join([table(TOGETHER, told["summary"]), about, *missing])
+
+
+def arrival(told: Record) -> str:
+    """Gaps and TTFT by the limits of a step."""
+    given_up = [f"`{row['setting']}`" for row in told["summary"] if row["of_alone"] is None]
+    about = (
+        f"{told['model']}: {told['length']:,} tokens arrive while {told['sequences']} sequences decode after "
+        f"{told['running']:,} each, whose gap is {1000 * told['summary'][0]['undisturbed_s']:.1f} ms until then; "
+        f"max_step_s is {told['slower']:g} times that; {machine(told)}."
+    )
+    if given_up:
+        about += f" Without a TTFT: given up after {told['patience']:g} s, {', '.join(given_up)}."
+    return f"{table(ARRIVAL, told['summary'])}\n\n{about}"
+
+
+def forks(told: Record) -> str:
+    """Memory of samples of one prompt."""
+    most = max(told["summary"], key=lambda row: row["samples"])
+    least = one(told["summary"], samples=min(row["samples"] for row in told["summary"]))
+    return (
+        f"{table(FORKS, told['summary'])}\n\n{told['model']}, `{told['plan']}`: a prompt of {told['length']:,} tokens "
+        f"and {told['steps']} of each sample. {most['samples']} samples take "
+        f"{most['reserved_bytes'] / least['reserved_bytes']:.2f} times the units of {least['samples']}; "
+        f"{machine(told)}."
+    )
+
+
+BLOCKS = {
+    "engine-steps": Block(steps, ("engine-steps.json",)),
+    "engine-overhead": Block(overhead, ("engine-overhead.json",)),
+    "engine-together": Block(together, ("engine-together.json",)),
+    "engine-arrival": Block(arrival, ("engine-arrival.json",)),
+    "engine-forks": Block(forks, ("engine-forks.json",)),
+}
