@@ -285,13 +285,17 @@ class LayerCache:
         if self.start > (first := max(self.head, self.memory.offset)):  # no group is to have a unit that is gone
             self.memory.close(first, self.start, self.stop)
             self._close(first, self.start - first)
-            self._widen()
+            self._begin()
         count = (self.stop - self.memory.offset - residual) // group * group
         if count <= 0:
             return
         self.memory.quantize(count, self.stop, room)
         if self.start > self.head:
             self._close(*self.memory.discard(self.head, self.start))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Units lie in memory that no others have filled."""
         self._widen()
         self.high, self._own_high = self.length, 0
         self._count()
