@@ -161,12 +161,14 @@ def test_threads_change_nothing(packed, text):
 
 @pytest.mark.parametrize(
     ("rows", "family"),
-    [*((rows, family) for rows in (1, 2, 3, 5, 8) for family in FAMILIES[:2]), *((3, each) for each in FAMILIES[2:])],
+    [*((rows, family) for rows in (1, 2, 3, 5, 8) for family in FAMILIES[:2]), *((5, each) for each in FAMILIES[2:])],
 )
 def test_rows_of_many_sequences_and_plans(rows, family, text):
     llm = llm_of(family)
     plans = [
         "full",
+        "quest(page=2, budget=6, dense_layers=1)",
+        "tidal(budget=5)",
         "streaming(sink=4, recent=12)",
         SLOWFAST,
         "snapkv(budget=12, window=4, local=0)",
@@ -174,13 +176,65 @@ def test_rows_of_many_sequences_and_plans(rows, family, text):
     ]
     prompts = [text[at : at + 20 + 3 * at] for at in range(rows)]
     params = SamplingParams(max_tokens=9, ignore_eos=True, logprobs=3)
-    call = partial(llm.generate, prompts, params, plan=[plans[at % 5] for at in range(rows)])
+    call = partial(llm.generate, prompts, params, plan=[plans[at % len(plans)] for at in range(rows)])
     for mine, theirs in zip(call(), driven(llm, call), strict=True):
         assert mine.token_ids == theirs.token_ids
         for got, expected in zip(mine.logprobs, theirs.logprobs, strict=True):
             assert got == pytest.approx(expected, abs=1e-4)
         for counted in ("rows_computed", "units_read", "total_bytes", "slow_steps", "fast_steps", "cache_bytes"):
             assert getattr(mine.stats, counted) == getattr(theirs.stats, counted)
+
+
+APART = [
+    "quest(page=5, budget=40, dense_layers=1)",
+    "tidal(layers=[0, 2], budget=30)",
+    "streaming(sink=3, recent=120) + quest(page=4, budget=60, dense_layers=0)",
+]
+
+
+@pytest.mark.parametrize("plan", APART)
+@pytest.mark.parametrize("family", FAMILIES[:1])
+def test_units_that_lie_apart_in_memory_that_forks_share(plan, family, text, taken):
+    llm, ids = llm_of(family), 5 * text
+
+    def call():
+        with llm.session(plan=plan, max_tokens=len(ids)) as session:
+            session.feed(ids[:100])
+            out, twin = [], session.fork()
+            for each, tokens in ((session, ids[7:20]), (twin, ids[3:80])):
+                out.append(each.feed(tokens))
+            grandchild = twin.fork()  # its own units, its parent's, and those of both before
+            assert len(grandchild.state.caches[1].memory.measures) > 1
+            out += [grandchild.feed(ids[30:40]), twin.feed(ids[31:40]), session.feed(ids[:5])]
+            return torch.cat(out), [each.stats.units_read for each in (session, twin, grandchild)]
+
+    got, counts = call()
+    assert not taken
+    expected, theirs = driven(llm, call)
+    torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
+    assert counts == theirs
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("plan", [APART[0], APART[1], SLOWFAST])
+def test_what_nobody_reads_may_hold_anything(plan, text):
+    """NaN in the slots behind the live ones, and in memory that kernels are given to work in."""
+    llm = llm_of("llama-9-3")
+    ids = 2 * text
+
+    def call(*, spoil):
+        with llm.session(plan=plan, max_tokens=len(ids)) as session:
+            out = [session.feed(ids[:60])]
+            for token in ids[60:80]:
+                for cache in session.state.caches if spoil else ():
+                    for slab in (cache.slab.keys, cache.slab.values):
+                        slab[:, cache.stop - cache.memory.offset :] = torch.nan
+                for memory in llm.decoder.program._memory.values() if spoil else ():
+                    memory.fill_(255)
+                out.append(session.feed([token]))
+            return torch.cat(out)
+
+    torch.testing.assert_close(call(spoil=True), call(spoil=False), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
