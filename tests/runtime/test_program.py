@@ -38,7 +38,9 @@ PLANS = {  # how many layers of four are taken in a step
     "streaming(sink=3, recent=15) + tidal(layers=[1], budget=4)": 4,
     "locret(budget=12, chunk=6, local=4) + quest(page=2, budget=6, dense_layers=1)": 4,
     "speed(cutoff=2) + quest(page=2, budget=6, dense_layers=0)": 4,
-    "h2o(budget=12)": 0,
+    "h2o(budget=12, chunk=6, local=4)": 4,
+    "h2o(budget=12)": 4,
+    "scissorhands(budget=12, window=5, local=4, decode_chunk=3)": 4,
     "lazyllm(layers=[2], keep=0.5, keep_decode=None)": 2,  # above the gate not all that is there is read
     "lazyllm(layers=[1, 3], keep=0.5, keep_decode=1.0, max_revive=3)": 4,
     "pop(cutoff=2)": 4,
