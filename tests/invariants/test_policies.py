@@ -155,7 +155,7 @@ def test_bytes_are_those_of_the_tensors(name, llm, text):
     assert state.stats.allocated_bytes == sum(storages)
     shape = llm.decoder.shape
     for cache, context in zip(state.caches, shape.contexts, strict=True):
-        bound = trial.bound(shape, PROMPT, len(text) - PROMPT, llm.prefill_chunk, context)
+        bound = trial.bound(state.gates, PROMPT, len(text) - PROMPT, llm.prefill_chunk, context)
         assert bound is None or max(cache.peak, cache.slab.capacity) <= bound
 
 
