@@ -13,7 +13,7 @@ from trials import small_llm
 from winnow import LLM, SamplingParams
 from winnow.kernels.launch import LAYERS, PACKED, numba_missing
 from winnow.models.packed import PackedLinear, quantize_model
-from winnow.runtime import description
+from winnow.runtime import description, frame, reading
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.frame import cut_of
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
@@ -185,6 +185,23 @@ def test_rows_of_many_sequences_and_plans(rows, family, text):
             assert got == pytest.approx(expected, abs=1e-4)
         for counted in ("rows_computed", "units_read", "total_bytes", "slow_steps", "fast_steps", "cache_bytes"):
             assert getattr(mine.stats, counted) == getattr(theirs.stats, counted)
+
+
+@pytest.mark.parametrize(("most", "calls"), [(1, 4), (2 * 9 * 13, 2), (2**22, 1)])
+def test_votes_of_many_units_come_in_several_calls(most, calls, text, monkeypatch):
+    llm = llm_of("llama-9-3")
+    begun, true = [], Program.run
+    monkeypatch.setattr(Program, "run", lambda *args: begun.append(1) or true(*args))
+    for module in (reading, frame):
+        monkeypatch.setattr(module, "VOTES", most)
+    plan = "h2o(budget=12, chunk=6, local=0)"
+    with llm.session(plan=plan, max_tokens=len(text)) as session:
+        session.feed(text[:PROMPT])
+        begun.clear()
+        got = session.feed(text[PROMPT:])
+    assert len(begun) == calls * len(got)
+    expected = driven(llm, lambda: llm.logits(text, decode_from=PROMPT, plan=plan))[1:]
+    torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
 
 
 APART = [

@@ -18,7 +18,7 @@ from winnow.kernels.layers import tables as t
 from winnow.policies.read.base import Observed
 from winnow.runtime.few import FewRows, Reads
 from winnow.runtime.projected import match
-from winnow.runtime.reading import Reading, Run, kind_of, of_rows, reading_of
+from winnow.runtime.reading import VOTES, Reading, Run, kind_of, most_layers, of_rows, reading_of
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence
 from winnow.runtime.view import mean_over_heads, side_by_side, view_of
@@ -61,8 +61,11 @@ class Frame:
 
     @property
     def ends(self) -> bool:
-        """Whether readers are to be told of the layer noted last before what rows read above it is known."""
-        return any(reading.told is not None for *_, reading in self._found)
+        """Whether the layer noted last is the last of the call: what rows read above it takes what readers are to be
+        told of it, or the logits of votes are many already."""
+        readings = [reading for *_, reading in self._found]
+        votes = sum(0 if reading.votes is None else reading.votes.numel() for reading in readings)
+        return votes >= VOTES or any(reading.told is not None for reading in readings)
 
     def add(self, layer: int, last: int) -> int:
         """Note what rows read in the layers from `layer` on, up to `last`, in which they read alike, their own units
@@ -70,6 +73,7 @@ class Frame:
         kinds = [kind_of(segment, layer) for segment in self._segments]
         if None in kinds:
             return 0
+        last = min([last, *(layer + most_layers(segment, layer) for segment in self._segments)])
         stop = layer + 1
         while stop < last and all(
             kind_of(segment, stop) == kind for segment, kind in zip(self._segments, kinds, strict=True)

@@ -21,6 +21,8 @@ from winnow.policies.read.base import Pages, Row
 from winnow.runtime.segment import Segment
 from winnow.runtime.view import view_of
 
+VOTES = 2**22  # about how many logits a call hands over at most
+
 
 class Run(NamedTuple):
     """Units that a row reads: in each of some layers the addresses of the first key and value; bytes from one KV head
@@ -125,6 +127,12 @@ def reading_of(segment: Segment, caches: list[LayerCache], layer: int, *, rotate
     if found is None or rotated:
         return found
     return found._replace(runs=[run._replace(limit=None) for run in found.runs])  # nothing is rotated another way
+
+
+def most_layers(segment: Segment, layer: int) -> int:
+    """How many layers from `layer` on may be taken at once, so that logits of votes do not fill the memory."""
+    shape, held = segment.sequence.shape, segment.sequence.caches[layer].length + segment.rows
+    return max(1, VOTES // (shape.q_heads * held)) if _votes(segment, layer) else shape.layers
 
 
 def _votes(segment: Segment, layer: int) -> bool:
