@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.memory import Memory, Slab, Units
+from winnow.kernels.pack import move
 
 GROWTH = 1.25  # the factor by which a full slab grows
 LEAST = 64  # slots of a slab behind shared ones
@@ -200,7 +201,7 @@ class LayerCache:
     def retain(self, index: Tensor, room: int = 0) -> None:
         """Keep only the live units at `index`, ascending: [units], or [kv_heads, units] if heads differ.
 
-        In place, one head at a time, so that nothing the size of the cache is allocated; a slab that is left more than
+        In place, so that nothing the size of the cache is allocated; a slab that is left more than
         half empty, `room` units more included, is replaced by one that fits them all.
         """
         kept = index.shape[-1]
@@ -215,8 +216,7 @@ class LayerCache:
         still = (slots == torch.arange(kept, device=slots.device)).cumprod(-1).sum(-1).min()
         first = int(still) if target is self.slab else 0
         for old, new in zip(self.memory.read(0, self.stop), (target.keys, target.values), strict=True):
-            for head in range(kv_heads):
-                new[head, first:kept] = old[head, per_head[head, first:]]
+            move(old, per_head[:, first:], new[:, first:kept])
         positions = self.positions.expand(*index.shape[:-1], self.positions.shape[-1])
         positions = positions.gather(-1, slots.expand(*positions.shape[:-1], kept))
         self.positions = positions.new_empty(*positions.shape[:-1], target.capacity)
