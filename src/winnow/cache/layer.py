@@ -206,17 +206,15 @@ class LayerCache:
         """
         kept = index.shape[-1]
         kv_heads, shared = self.slab.keys.shape[0], self.memory.offset > 0
-        slots = torch.where(index < self.head, index, index - self.head + self.start)
+        gap = self.start - self.head
+        slots = index if not gap else torch.where(index < self.head, index, index + gap)
         per_head = slots.expand(kv_heads, kept)
         wanted = kept + room if self._limit is None else max(kept, min(kept + room, self._limit))
         target = self.slab if 2 * wanted >= self.slab.capacity and not shared else self._make(max(wanted, 1))
         if target is not self.slab:
             self.high = self._own_high = kept
-        # What stays where it is need not be copied.
-        still = (slots == torch.arange(kept, device=slots.device)).cumprod(-1).sum(-1).min()
-        first = int(still) if target is self.slab else 0
         for old, new in zip(self.memory.read(0, self.stop), (target.keys, target.values), strict=True):
-            move(old, per_head[:, first:], new[:, first:kept])
+            move(old, per_head, new[:, :kept])
         positions = self.positions.expand(*index.shape[:-1], self.positions.shape[-1])
         positions = positions.gather(-1, slots.expand(*positions.shape[:-1], kept))
         self.positions = positions.new_empty(*positions.shape[:-1], target.capacity)

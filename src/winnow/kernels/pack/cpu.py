@@ -25,10 +25,11 @@ def pack_kernel(
         head, first = task // runs, task % runs * run
         for i in range(first, min(first + run, chosen)):
             unit = read_i64(index + 8 * (head * chosen + i))
-            if 0 <= unit < count:
-                copy(units + head * stride + unit * size, out + head * out_stride + i * size, size)
-            else:
+            source, target = units + head * stride + unit * size, out + head * out_stride + i * size
+            if not 0 <= unit < count:
                 wrong += 1
+            elif source != target:  # what stays where it is need not be copied
+                copy(source, target, size)
     return wrong
 
 
