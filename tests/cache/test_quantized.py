@@ -75,7 +75,7 @@ def test_bytes_are_those_of_codes_and_of_the_rest():
 
 @pytest.mark.parametrize("sink", [0, 3])
 def test_a_window_gives_groups_back_and_no_dead_unit_is_in_one(sink):
-    """Of a window of 40 tokens no more is held than 40 units, what came since the last time, and parts of two groups."""
+    """Of a window of 40 tokens 40 units are held, what came since the last time, and parts of two groups."""
     both, cache = units(400), new_cache()
     for at in range(400):
         append(cache, both, at, at + 1)

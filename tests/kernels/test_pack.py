@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from winnow.kernels.pack import pack, pack_reference
+from winnow.kernels.pack import move, pack, pack_reference
 
 
 @pytest.mark.threads
@@ -55,3 +55,19 @@ def test_arguments_that_do_not_fit_are_refused(change, word):
     }  # fmt: skip
     with pytest.raises(ValueError, match=word):
         pack(**(arguments | change))
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [40, 64])
+@pytest.mark.parametrize("kept", [1, 299, 600])
+def test_units_move_to_the_left_in_their_own_memory(kept, head_dim, dtype):
+    generator = torch.Generator().manual_seed(kept)
+    slab = torch.randn(3, 700, head_dim, generator=generator).to(dtype)
+    before = slab.clone()
+    places = torch.stack([torch.randperm(640, generator=generator)[:kept].sort().values for _ in range(3)]) + 20
+    move(slab[:, :660], places, slab[:, 20 : 20 + kept])
+    expected = before.gather(1, places[..., None].expand(-1, -1, head_dim))
+    assert torch.equal(slab[:, 20 : 20 + kept], expected)
+    assert torch.equal(slab[:, :20], before[:, :20])
+    assert torch.equal(slab[:, 20 + kept :], before[:, 20 + kept :])

@@ -39,7 +39,8 @@ def test_a_code_is_within_half_a_step(form, side):
 
 def test_a_block_by_hand():
     """Every value is its own code: scale 1, minimum 0. The first chunk of keys has channels 0 to 3 in its lower halves
-    and 8 to 11 in its upper ones, a lane being a unit; that of values units 0 to 3 and 4 to 7, a lane being a channel."""
+    and 8 to 11 in its upper ones, a lane being a unit; that of values units 0 to 3 and 4 to 7,
+    a lane being a channel."""
     form = Form(4, 16, "channel", "channel", 16)
     unit, channel = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
     x = ((unit * 5 + channel * 3) % 16).float()[None]

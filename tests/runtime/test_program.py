@@ -13,7 +13,7 @@ from trials import small_llm
 from winnow import LLM, SamplingParams
 from winnow.kernels.launch import LAYERS, PACKED, numba_missing
 from winnow.models.packed import PackedLinear, quantize_model
-from winnow.runtime import description
+from winnow.runtime import description, frame, reading
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.frame import cut_of
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
@@ -38,7 +38,9 @@ PLANS = {  # how many layers of four are taken in a step
     "streaming(sink=3, recent=15) + tidal(layers=[1], budget=4)": 4,
     "locret(budget=12, chunk=6, local=4) + quest(page=2, budget=6, dense_layers=1)": 4,
     "speed(cutoff=2) + quest(page=2, budget=6, dense_layers=0)": 4,
-    "h2o(budget=12)": 0,
+    "h2o(budget=12, chunk=6, local=4)": 4,
+    "h2o(budget=12)": 4,
+    "scissorhands(budget=12, window=5, local=4, decode_chunk=3)": 4,
     "lazyllm(layers=[2], keep=0.5, keep_decode=None)": 2,  # above the gate not all that is there is read
     "lazyllm(layers=[1, 3], keep=0.5, keep_decode=1.0, max_revive=3)": 4,
     "pop(cutoff=2)": 4,
@@ -167,12 +169,14 @@ def test_threads_change_nothing(packed, text):
 
 @pytest.mark.parametrize(
     ("rows", "family"),
-    [*((rows, family) for rows in (1, 2, 3, 5, 8) for family in FAMILIES[:2]), *((3, each) for each in FAMILIES[2:])],
+    [*((rows, family) for rows in (1, 2, 3, 5, 8) for family in FAMILIES[:2]), *((5, each) for each in FAMILIES[2:])],
 )
 def test_rows_of_many_sequences_and_plans(rows, family, text):
     llm = llm_of(family)
     plans = [
         "full",
+        "quest(page=2, budget=6, dense_layers=1)",
+        "tidal(budget=5)",
         "streaming(sink=4, recent=12)",
         SLOWFAST,
         "snapkv(budget=12, window=4, local=0)",
@@ -180,13 +184,82 @@ def test_rows_of_many_sequences_and_plans(rows, family, text):
     ]
     prompts = [text[at : at + 20 + 3 * at] for at in range(rows)]
     params = SamplingParams(max_tokens=9, ignore_eos=True, logprobs=3)
-    call = partial(llm.generate, prompts, params, plan=[plans[at % 5] for at in range(rows)])
+    call = partial(llm.generate, prompts, params, plan=[plans[at % len(plans)] for at in range(rows)])
     for mine, theirs in zip(call(), driven(llm, call), strict=True):
         assert mine.token_ids == theirs.token_ids
         for got, expected in zip(mine.logprobs, theirs.logprobs, strict=True):
             assert got == pytest.approx(expected, abs=1e-4)
         for counted in ("rows_computed", "units_read", "total_bytes", "slow_steps", "fast_steps", "cache_bytes"):
             assert getattr(mine.stats, counted) == getattr(theirs.stats, counted)
+
+
+@pytest.mark.parametrize(("most", "calls"), [(1, 4), (2 * 9 * 13, 2), (2**22, 1)])
+def test_votes_of_many_units_come_in_several_calls(most, calls, text, monkeypatch):
+    llm = llm_of("llama-9-3")
+    begun, true = [], Program.run
+    monkeypatch.setattr(Program, "run", lambda *args: begun.append(1) or true(*args))
+    for module in (reading, frame):
+        monkeypatch.setattr(module, "VOTES", most)
+    plan = "h2o(budget=12, chunk=6, local=0)"
+    with llm.session(plan=plan, max_tokens=len(text)) as session:
+        session.feed(text[:PROMPT])
+        begun.clear()
+        got = session.feed(text[PROMPT:])
+    assert len(begun) == calls * len(got)
+    expected = driven(llm, lambda: llm.logits(text, decode_from=PROMPT, plan=plan))[1:]
+    torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
+
+
+APART = [
+    "quest(page=5, budget=40, dense_layers=1)",
+    "tidal(layers=[0, 2], budget=30)",
+    "streaming(sink=3, recent=120) + quest(page=4, budget=60, dense_layers=0)",
+]
+
+
+@pytest.mark.parametrize("plan", APART)
+@pytest.mark.parametrize("family", FAMILIES[:1])
+def test_units_that_lie_apart_in_memory_that_forks_share(plan, family, text, taken):
+    llm, ids = llm_of(family), 5 * text
+
+    def call():
+        with llm.session(plan=plan, max_tokens=len(ids)) as session:
+            session.feed(ids[:100])
+            out, twin = [], session.fork()
+            for each, tokens in ((session, ids[7:20]), (twin, ids[3:80])):
+                out.append(each.feed(tokens))
+            grandchild = twin.fork()  # its own units, its parent's, and those of both before
+            assert len(grandchild.state.caches[1].memory.measures) > 1
+            out += [grandchild.feed(ids[30:40]), twin.feed(ids[31:40]), session.feed(ids[:5])]
+            return torch.cat(out), [each.stats.units_read for each in (session, twin, grandchild)]
+
+    got, counts = call()
+    assert not taken
+    expected, theirs = driven(llm, call)
+    torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
+    assert counts == theirs
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("plan", [APART[0], APART[1], SLOWFAST])
+def test_what_nobody_reads_may_hold_anything(plan, text):
+    """NaN in the slots behind the live ones, and in memory that kernels are given to work in."""
+    llm = llm_of("llama-9-3")
+    ids = 2 * text
+
+    def call(*, spoil):
+        with llm.session(plan=plan, max_tokens=len(ids)) as session:
+            out = [session.feed(ids[:60])]
+            for token in ids[60:80]:
+                for cache in session.state.caches if spoil else ():
+                    for slab in (cache.slab.keys, cache.slab.values):
+                        slab[:, cache.stop - cache.memory.offset :] = torch.nan
+                for memory in llm.decoder.program._memory.values() if spoil else ():
+                    memory.fill_(255)
+                out.append(session.feed([token]))
+            return torch.cat(out)
+
+    torch.testing.assert_close(call(spoil=True), call(spoil=False), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

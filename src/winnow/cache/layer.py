@@ -17,6 +17,7 @@ from torch import Tensor
 from winnow.cache.memory import Memory, Slab
 from winnow.cache.quantized import QuantizedSlab
 from winnow.cache.run import Units
+from winnow.kernels.pack import move
 
 GROWTH = 1.25  # the factor by which a full slab grows
 LEAST = 64  # slots of a slab behind shared ones
@@ -202,23 +203,20 @@ class LayerCache:
     def retain(self, index: Tensor, room: int = 0) -> None:
         """Keep only the live units at `index`, ascending: [units], or [kv_heads, units] if heads differ.
 
-        In place, one head at a time, so that nothing the size of the cache is allocated; a slab that is left more than
+        In place, so that nothing the size of the cache is allocated; a slab that is left more than
         half empty, `room` units more included, is replaced by one that fits them all.
         """
         kept = index.shape[-1]
         kv_heads, shared = self.slab.keys.shape[0], self.memory.offset > 0
-        slots = torch.where(index < self.head, index, index - self.head + self.start)
+        gap = self.start - self.head
+        slots = index if not gap else torch.where(index < self.head, index, index + gap)
         per_head = slots.expand(kv_heads, kept)
         wanted = kept + room if self._limit is None else max(kept, min(kept + room, self._limit))
         target = self.slab if 2 * wanted >= self.slab.capacity and not shared else self._make(max(wanted, 1))
         if target is not self.slab:
             self.high = self._own_high = kept
-        # What stays where it is need not be copied.
-        still = (slots == torch.arange(kept, device=slots.device)).cumprod(-1).sum(-1).min()
-        first = int(still) if target is self.slab else 0
         for old, new in zip(self.memory.read(0, self.stop), (target.keys, target.values), strict=True):
-            for head in range(kv_heads):
-                new[head, first:kept] = old[head, per_head[head, first:]]
+            move(old, per_head, new[:, :kept])
         positions = self.positions.expand(*index.shape[:-1], self.positions.shape[-1])
         positions = positions.gather(-1, slots.expand(*positions.shape[:-1], kept))
         self.positions = positions.new_empty(*positions.shape[:-1], target.capacity)

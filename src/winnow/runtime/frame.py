@@ -18,7 +18,7 @@ from winnow.kernels.layers import tables as t
 from winnow.policies.read.base import Observed
 from winnow.runtime.few import FewRows, Reads
 from winnow.runtime.projected import match
-from winnow.runtime.reading import Reading, Run, kind_of, of_rows, reading_of
+from winnow.runtime.reading import VOTES, Reading, Run, kind_of, most_layers, of_rows, reading_of
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence
 from winnow.runtime.view import mean_over_heads, side_by_side, view_of
@@ -57,12 +57,15 @@ class Frame:
         self._runs: list[np.ndarray] = []
         self._cuts: list[Cut] = []
         self._choices: list[np.ndarray] = []  # [layers, rows, kv_heads, t.CHOICE]
-        self._found: list[tuple[Segment, Reading]] = []
+        self._found: list[tuple[Segment, range, Reading]] = []
 
     @property
     def ends(self) -> bool:
-        """Whether readers are to be told of the layer noted last before what rows read above it is known."""
-        return any(reading.told is not None for _, reading in self._found)
+        """Whether the layer noted last is the last of the call: what rows read above it takes what readers are to be
+        told of it, or the logits of votes are many already."""
+        readings = [reading for *_, reading in self._found]
+        votes = sum(0 if reading.votes is None else reading.votes.numel() for reading in readings)
+        return votes >= VOTES or any(reading.told is not None for reading in readings)
 
     def add(self, layer: int, last: int) -> int:
         """Note what rows read in the layers from `layer` on, up to `last`, in which they read alike, their own units
@@ -70,6 +73,7 @@ class Frame:
         kinds = [kind_of(segment, layer) for segment in self._segments]
         if None in kinds:
             return 0
+        last = min([last, *(layer + most_layers(segment, layer) for segment in self._segments)])
         stop = layer + 1
         while stop < last and all(
             kind_of(segment, stop) == kind for segment, kind in zip(self._segments, kinds, strict=True)
@@ -90,7 +94,7 @@ class Frame:
         self._places.append(np.concatenate([self._note(each, range(layer, stop), read) for each, read in pairs], 1))
         self._read([runs for each, read in pairs for runs in of_rows(each, read)])
         self._choices.append(np.concatenate([self._chosen(each, stop - layer, read) for each, read in pairs], 1))
-        self._found += pairs
+        self._found += [(each, range(layer, stop), read) for each, read in pairs]
         return stop - layer
 
     def run(self, hidden: Tensor) -> Tensor:
@@ -111,8 +115,10 @@ class Frame:
         return self._taken.hidden
 
     def tell(self) -> None:
-        """After `run`: tell the readers what they wanted to know of the last layer."""
-        for segment, reading in self._found:
+        """After `run`: count the votes of rows, and tell the readers what they wanted to know of the last layer."""
+        for segment, layers, reading in self._found:
+            if reading.votes is not None:
+                _vote(segment.sequence, layers, reading.votes.softmax(-1))
             if (told := reading.told) is not None:
                 logits = told.logits.split([view.units for view in told.views], 1)
                 observed = Observed(segment.positions, logits=[*logits])
@@ -185,7 +191,7 @@ class Frame:
         key = tuple(tuple((run.units, run.limit is not None) for run in runs) for runs in found)
         cut = cut_of(key, self._program.shape.kv_heads, parts_of_work())
         told = np.array([(*run[2:5], run.numbers, *run.within, *run.kept) for run in flat], dtype=np.int64)
-        stride, size, units, numbers, low, high, kept, kept_row = told[cut.run].T
+        stride, size, units, numbers, low, high, kept, kept_row, kept_layer = told[cut.run].T
         at = cut.head * stride + np.where(numbers, 0, cut.start * size)
         pieces = np.repeat(cut.told[None], len(flat[0].keys), 0)
         pieces[:, :, t.RUN_KEYS] = np.stack([run.keys for run in flat], 1)[:, cut.run] + at
@@ -193,7 +199,8 @@ class Frame:
         pieces[:, :, t.INDEX] = np.where(numbers, numbers + 8 * (cut.head * units + cut.start), 0)
         pieces[:, :, t.LOW], pieces[:, :, t.HIGH] = low, high
         group = self._program.shape.q_heads // self._program.shape.kv_heads
-        pieces[:, :, t.KEPT] = np.where(kept, kept + cut.head * group * kept_row + 4 * cut.start, 0)
+        kept = np.where(kept, kept + cut.head * group * kept_row + 4 * cut.start, 0)
+        pieces[:, :, t.KEPT] = kept + kept_layer * np.arange(len(pieces))[:, None]
         pieces[:, :, t.KEPT_ROW] = kept_row
         if any(run.forms is not None for run in flat):
             forms = [np.zeros_like(run.keys) if run.forms is None else run.forms for run in flat]
@@ -216,6 +223,14 @@ class Frame:
         told[..., t.PAGES : t.CHOSEN] = choice.bounds[0].shape[2], choice.page, choice.count
         told[..., t.CHOSEN] = choice.index.ctypes.data + heads * choice.index.strides[0]
         return told
+
+
+def _vote(sequence: Sequence, layers: range, weights: Tensor) -> None:
+    """Add the votes of a row to the scores of units. weights: how it attended, [layers, q_heads, units]."""
+    assert sequence.score is not None
+    for layer, each in zip(layers, weights, strict=True):
+        votes = sequence.score.votes(each.view(1, sequence.shape.kv_heads, -1, each.shape[1]))
+        sequence.caches[layer].add_scores(votes)
 
 
 @functools.lru_cache(maxsize=256)

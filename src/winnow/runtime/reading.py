@@ -1,8 +1,7 @@
 """What the rows of a decode step read in layers that are yet to be computed, as addresses for the kernel of few rows.
 
 It is found beforehand: as runs of units, as the numbers of units in a run, or as pages, of which the row's own query
-then chooses. Where a keep policy wants to know how a row attended, or where positions have to be compared, there is no
-answer, and the layer is not taken with others.
+then chooses. Where positions have to be compared there is no answer, and the layer is not taken with others.
 """
 
 from collections.abc import Iterator
@@ -23,6 +22,8 @@ from winnow.policies.read.base import Pages, Row
 from winnow.runtime.segment import Segment
 from winnow.runtime.view import view_of
 
+VOTES = 2**22  # about how many logits a call hands over at most
+
 
 class Run(NamedTuple):
     """Units that a row reads: in each of some layers the addresses of the first key and value; bytes from one KV head
@@ -31,8 +32,9 @@ class Run(NamedTuple):
     limit: the rope position that its queries are rotated at here, where that is less than the row's own. numbers: the
     address of [kv_heads, units] int64, ascending, which units from those first ones on they are, and `within` which
     bounds: others of these lie elsewhere; 0: one after the other. kept: where the logits of the first unit go, and
-    the bytes from one query head to the next; 0 for nowhere. forms: in each layer the address of what says how units
-    are held as codes, of which the first is in slot `first`, and keys and values are 0; None: they are not.
+    the bytes from one query head to the next and from one layer to the next; 0 for nowhere. forms: in each layer the
+    address of what says how units are held as codes, of which the first is in slot `first`, and keys and values are 0;
+    None: they are not.
     """
 
     keys: np.ndarray
@@ -43,7 +45,7 @@ class Run(NamedTuple):
     limit: int | None
     numbers: int = 0
     within: tuple[int, int] = (0, 0)
-    kept: tuple[int, int] = (0, 0)
+    kept: tuple[int, int, int] = (0, 0, 0)
     forms: np.ndarray | None = None
     first: int = 0
 
@@ -77,13 +79,14 @@ class Told(NamedTuple):
 
 class Reading(NamedTuple):
     """What a row reads in some layers; units: per KV head, bounds of pages counted as the units that they are as large
-    as; less: not all that is kept."""
+    as; less: not all that is kept; votes: the logits of a row that votes, [layers, q_heads, units], where they go."""
 
     runs: list[Run]
     units: int
     less: bool
     choice: Choice | None = None
     told: Told | None = None
+    votes: Tensor | None = None
 
 
 def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
@@ -97,7 +100,7 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
         not cache.rotated
         or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
         or layer in sequence.gates.self_only
-        or (score is not None and sequence.plan.keep.voting_from(segment.first, sequence.prompt) is not None)
+        or (_votes(segment, layer) and (segment.rows > 1 or sequence.reader.selects))
         or (sequence.scorer is not None and score is not None and sequence.evictions_ahead(layer))
     ):
         return None
@@ -120,10 +123,29 @@ def reading_of(segment: Segment, caches: list[LayerCache], layer: int, *, rotate
         found = _selected(segment, caches, layer, [view_of(segment, cache, span, fresh=1) for span in spans])
     else:
         runs = [run for span in spans for run in _runs_of_span(caches, span)]
-        found = Reading(runs, sum(run.units for run in runs), less=False)
+        units, votes = sum(run.units for run in runs), None
+        if _votes(segment, layer):
+            votes = torch.empty(len(caches), sequence.shape.q_heads, units)
+            runs = [*_kept(runs, votes)]
+        found = Reading(runs, units, less=False, votes=votes)
     if found is None or rotated:
         return found
     return found._replace(runs=[run._replace(limit=None) for run in found.runs])  # nothing is rotated another way
+
+
+def most_layers(segment: Segment, layer: int) -> int:
+    """How many layers from `layer` on may be taken at once, so that logits of votes do not fill the memory."""
+    shape, held = segment.sequence.shape, segment.sequence.caches[layer].length + segment.rows
+    return max(1, VOTES // (shape.q_heads * held)) if _votes(segment, layer) else shape.layers
+
+
+def _votes(segment: Segment, layer: int) -> bool:
+    """Whether rows of a segment say by their attention which units of a layer are to stay."""
+    sequence = segment.sequence
+    if sequence.score is None or not sequence.patterns[layer].held:
+        return False
+    first = sequence.plan.keep.voting_from(segment.first, sequence.prompt)
+    return first is not None and segment.before(first) < segment.rows
 
 
 def of_rows(segment: Segment, reading: Reading) -> Iterator[list[Run]]:
@@ -161,8 +183,8 @@ def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list
     if wanted != "logits" or any(run.numbers for run in runs):
         return None
     assert len(caches) == 1  # nothing is wanted of layers that are alike
-    told = Told(row, views, torch.empty(segment.sequence.shape.q_heads, read))
-    return Reading([*_kept(runs, told.logits)], read, less, told=told)
+    logits = torch.empty(1, segment.sequence.shape.q_heads, read)
+    return Reading([*_kept(runs, logits)], read, less, told=Told(row, views, logits[0]))
 
 
 def _choice(pages: Pages, caches: list[LayerCache], layer: int) -> Choice:
@@ -177,10 +199,10 @@ def _choice(pages: Pages, caches: list[LayerCache], layer: int) -> Choice:
 
 
 def _kept(runs: list[Run], logits: Tensor) -> Iterator[Run]:
-    """Runs whose logits go side by side into `logits`, [q_heads, units]."""
-    first = logits.data_ptr()
+    """Runs whose logits go side by side into `logits`, [layers, q_heads, units]."""
+    first, (layer, head, _) = logits.data_ptr(), logits.stride()
     for run in runs:
-        yield run._replace(kept=(first, logits.stride(0) * logits.itemsize))
+        yield run._replace(kept=(first, head * logits.itemsize, layer * logits.itemsize))
         first += run.units * logits.itemsize
 
 

@@ -66,8 +66,8 @@ def sums_with(
     vectors: int, exact: bool, codes: int, stride: int, plane: int, planes: int, bits: int, x: int, length: int,
     start: int, step: int, further: int, count: int, lifts: int, out: int, out_stride: int,
 ) -> None:  # fmt: skip
-    """out[i, lane] += lifts[i] + sum over chunks and `planes` of their planes, from `plane` on, of codes times the values
-    of x[i] from `start` on, `step` of them from chunk to chunk, `further` from plane to plane.
+    """out[i, lane] += lifts[i] + sum over chunks and `planes` of their planes, from `plane` on, of codes times values of
+    x[i] from `start` on, `step` of them from chunk to chunk, `further` from plane to plane.
 
     x: what `make_ready` has made of rows of `length`.
     """

@@ -33,7 +33,7 @@ PLACE = 7
 # What is read: a KV head of a row (row * kv_heads + head), the first key and value of a run of units, how many, and
 # whether the row's queries are rotated for it by LIMITED_COS. INDEX: where the numbers of the units are, int64, counted
 # from those first ones on, ascending, of which those in [LOW, HIGH) are read; 0: they lie side by side. KEPT: where the
-# logits of the row go, float32, KEPT_ROW bytes from one query head to the next. RUN_FORM: where it is said how the units
+# logits of the row go, float32, KEPT_ROW bytes from one query head to the next. RUN_FORM: where it is said how units
 # are held as codes (`quantize/tables.py`), of which the first is in slot FIRST; 0: they are not.
 READER, RUN_KEYS, RUN_VALUES, UNITS, LIMITED, INDEX, LOW, HIGH, KEPT, KEPT_ROW, RUN_FORM, FIRST = range(12)
 RUN = 12

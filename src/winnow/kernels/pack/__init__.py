@@ -6,7 +6,7 @@ from torch import Tensor
 from winnow.kernels.launch import numba_missing
 from winnow.kernels.pack.reference import pack_reference
 
-__all__ = ["pack", "pack_reference", "packed"]
+__all__ = ["move", "pack", "pack_reference", "packed"]
 
 CHUNK = 64  # bytes that the Numba kernel copies at once
 
@@ -22,8 +22,7 @@ def pack(units: Tensor, index: Tensor, out: Tensor) -> None:
         ValueError: shapes, strides or dtypes are not as above, or an index is out of range.
     """
     _check(units, index, out)
-    width = units.shape[2] * units.itemsize
-    if units.device.type == "cpu" and width % CHUNK == 0 and numba_missing() is None:
+    if _by_numba(units):
         from winnow.kernels.pack.cpu import pack_cpu
 
         pack_cpu(units, index, out)
@@ -36,6 +35,23 @@ def packed(units: Tensor, index: Tensor) -> Tensor:
     out = units.new_empty(*index.shape, units.shape[2])
     pack(units, index, out)
     return out
+
+
+def move(units: Tensor, index: Tensor, out: Tensor) -> None:
+    """The same where `out` may be memory of the units themselves: index ascends, and no unit moves to the right."""
+    _check(units, index, out)
+    if _by_numba(units):
+        from winnow.kernels.pack.cpu import pack_cpu
+
+        pack_cpu(units, index, out, in_order=True)
+        return
+    for mine, places, target in zip(units, index, out, strict=True):
+        target.copy_(mine[places])
+
+
+def _by_numba(units: Tensor) -> bool:
+    whole = units.shape[2] * units.itemsize % CHUNK == 0
+    return units.device.type == "cpu" and whole and numba_missing() is None
 
 
 def _check(units: Tensor, index: Tensor, out: Tensor) -> None:

@@ -10,32 +10,37 @@ from winnow.kernels.simd import read_i64
 RUN = 256  # units of one task
 
 
-@njit(types.int64(*(types.int64,) * 9), cache=True, parallel=True, nogil=True, error_model="numpy")
+@njit(types.int64(*(types.int64,) * 10), cache=True, parallel=True, nogil=True, error_model="numpy")
 def pack_kernel(
-    units: int, stride: int, count: int, index: int, out: int, out_stride: int, heads: int, chosen: int, size: int
-) -> int:
-    """Units of `size` bytes, a multiple of 64. Returns how many indices are out of range; those are not copied."""
-    runs = (chosen + RUN - 1) // RUN
+    units: int, stride: int, count: int, index: int, out: int, out_stride: int, heads: int, chosen: int, size: int,
+    run: int,
+) -> int:  # fmt: skip
+    """Units of `size` bytes, a multiple of 64, `run` of a head after each other and others at the same time.
+
+    Returns how many indices are out of range; those are not copied.
+    """
+    runs = (chosen + run - 1) // run
     wrong = 0
     for task in prange(heads * runs):
-        head, first = task // runs, task % runs * RUN
-        for i in range(first, min(first + RUN, chosen)):
+        head, first = task // runs, task % runs * run
+        for i in range(first, min(first + run, chosen)):
             unit = read_i64(index + 8 * (head * chosen + i))
-            if 0 <= unit < count:
-                copy(units + head * stride + unit * size, out + head * out_stride + i * size, size)
-            else:
+            source, target = units + head * stride + unit * size, out + head * out_stride + i * size
+            if not 0 <= unit < count:
                 wrong += 1
+            elif source != target:  # what stays where it is need not be copied
+                copy(source, target, size)
     return wrong
 
 
-def pack_cpu(units: Tensor, index: Tensor, out: Tensor) -> None:
-    """The arguments of `pack()`; a unit has a multiple of 64 bytes."""
+def pack_cpu(units: Tensor, index: Tensor, out: Tensor, *, in_order: bool = False) -> None:
+    """The arguments of `pack()`; a unit has a multiple of 64 bytes. in_order: those of a head one after the other."""
     heads, count, head_dim = units.shape
     index, width = index.contiguous(), units.itemsize
     match_torch_threads()
     wrong = pack_kernel(
         units.data_ptr(), units.stride(0) * width, count, index.data_ptr(), out.data_ptr(), out.stride(0) * width,
-        heads, index.shape[1], head_dim * width,
+        heads, index.shape[1], head_dim * width, max(1, index.shape[1]) if in_order else RUN,
     )  # fmt: skip
     if wrong:
         raise ValueError(f"pack: {wrong} of {index.numel()} indices are not below the number of units, {count}")

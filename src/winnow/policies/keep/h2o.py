@@ -26,7 +26,7 @@ class H2O(Budgeted):
         prompt. At the first of these evictions the `local` tokens become units like any others.
 
     With chunk=None and local=0 this is the authors' form; they score every query head by itself and do not take grouped
-    queries. The attention weights of every row before an eviction are computed a second time, for their sums.
+    queries. The attention weights of a prompt's rows are computed a second time, for their sums.
 
     Source: Zhang et al., H2O, arXiv:2306.14048, section 4 and algorithm 1; the authors' code.
     """

@@ -49,14 +49,15 @@ class Quantized(StorePolicy):
     def validate(self, shape: ModelShape) -> None:
         channels = shape.head_dim
         self.require(
-            channels % 16 == 0, f"the heads of this model have {channels} channels, which is no multiple of 16"
+            channels % 16 == 0,
+            f"the heads of this model have {channels} channels, and codes lie in sixteens; use the store plain",
         )
         self.require(
             channels % self.group == 0 or "token" not in (self.keys, self.values),
-            f"group={self.group} does not divide the {channels} channels of a head; use group=16, or keys='channel' and "
-            "values='channel'",
+            f"group={self.group} does not divide the {channels} channels of a head; use group=16, or keys='channel' "
+            "and values='channel'",
         )
-        self.require(4 * channels % self.group == 0, f"group={self.group} is more than {4 * channels}, use group=16")
+        self.require(4 * channels % self.group == 0, f"group={self.group} is above {4 * channels}; use group=16")
 
     def slab(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> Slab:
         return Slab(kv_heads, capacity, head_dim, dtype, device)
