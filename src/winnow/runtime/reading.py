@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
+from winnow.cache.memory import Slab
 from winnow.cache.pattern import Span
 from winnow.cache.quantized import QuantizedSlab
 from winnow.cache.view import View
@@ -209,15 +210,16 @@ def _kept(runs: list[Run], logits: Tensor) -> Iterator[Run]:
 def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
     """The runs of memory that a span lies in, in every one of some caches in which units stand alike."""
     pieces = [cache.memory.pieces(span.start, span.stop) for cache in caches]
-    for number, (slab, first, last) in enumerate(pieces[0]):
+    for alike in zip(*pieces, strict=True):
+        _, first, last = alike[0]
         if last == first:
             continue
-        if isinstance(slab, QuantizedSlab):
-            nowhere = np.zeros(len(caches), dtype=np.int64)
-            forms = np.array([each[number][0].facts.ctypes.data for each in pieces], dtype=np.int64)
-            yield Run(nowhere, nowhere, 0, 0, last - first, span.query_limit, forms=forms, first=first)
+        forms = [slab.facts.ctypes.data for slab, _, _ in alike if isinstance(slab, QuantizedSlab)]
+        if forms:
+            nowhere, told = np.zeros(len(caches), dtype=np.int64), np.array(forms, dtype=np.int64)
+            yield Run(nowhere, nowhere, 0, 0, last - first, span.query_limit, forms=told, first=first)
             continue
-        slabs = np.array([each[number][0].place for each in pieces], dtype=np.int64)
+        slabs = np.array([slab.place for slab, _, _ in alike if isinstance(slab, Slab)], dtype=np.int64)
         stride, size = (int(each) for each in slabs[0, 2:])
         yield Run(slabs[:, 0] + first * size, slabs[:, 1] + first * size, stride, size, last - first, span.query_limit)
 

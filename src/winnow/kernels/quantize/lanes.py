@@ -74,11 +74,11 @@ def planes_of(builder: Any, address: Any, shift: Any, bits: Any, planes: int) ->
 def sums_in_bytes(vectors: int, planes: int) -> Any:
     """A function that adds sixteen lanes of sums over codes to `vectors` rows.
 
-    (codes, stride, shift, bits, x, x_stride, level, step, further, count, factors, lifts, out, out_stride): out[i, lane]
-    += lifts[i] + factors[i] * sum over k < count, p < `planes`, j < 4 of codes[k, p, lane, j] * x[i, k, p, j]. Chunks
-    lie `stride` bytes apart, their first plane in the bits from `shift` on. x: signed bytes, the upper ones and `level`
-    bytes on the lower ones, those of i `x_stride` bytes from the last, those of k `step`, those of p `further`. factors
-    and lifts: float32.
+    (codes, stride, shift, bits, x, x_stride, level, step, further, count, factors, lifts, out, out_stride): out[i,
+    lane] += lifts[i] + factors[i] * sum over k < count, p < `planes`, j < 4 of codes[k, p, lane, j] * x[i, k, p, j].
+    Chunks lie `stride` bytes apart, their first plane in the bits from `shift` on. x: signed bytes, the upper ones and,
+    `level` bytes on, the lower ones; those of i `x_stride` bytes from the last, those of k `step`, those of p
+    `further`. factors and lifts: float32.
     """
 
     @operation(types.void, *(types.int64,) * 14)

@@ -15,11 +15,11 @@ def quantize(x: Tensor, form: Form, side: Side) -> tuple[Tensor, Tensor]:
     consecutive channels of a unit, as `form.axis(side)` says.
 
     Returns codes [kv_heads, units / 16, 16 * row_bytes] uint8, and scales and then minima, float16: [kv_heads, groups
-    of units, 2, head_dim], or [kv_heads, 2, groups of channels, units]. Codes lie so that a kernel takes 64 bytes at once,
-    as 16 lanes of four codes, `planes` times over: plane p is in the bits from p * bits on. Of keys a lane is a unit of
-    the block of sixteen; the chunk k has channels 4 k to 4 k + 3 of plane 0, those of the next plane are row_bytes
-    further. Of values a lane is a channel; a chunk has four units for every plane, and sixteen channels, which follow
-    one another before the next units do.
+    of units, 2, head_dim], or [kv_heads, 2, groups of channels, units]. Codes lie so that a kernel takes 64 bytes at
+    once, as 16 lanes of four codes, `planes` times over: plane p is in the bits from p * bits on. Of keys a lane is a
+    unit of the block of sixteen; the chunk k has channels 4 k to 4 k + 3 of plane 0, those of the next plane are
+    row_bytes further. Of values a lane is a channel; a chunk has four units for every plane, and sixteen channels,
+    which follow one another before the next units do.
     """
     kv_heads, units, head_dim = x.shape
     levels, group = 2**form.bits - 1, form.group
