@@ -45,13 +45,7 @@ from winnow.kernels.simd import (
 
 BLOCK = 16  # units, and channels, that are lanes of a chunk
 CHUNK = 64  # bytes
-# By vectors, then planes.
-bytes_1_1, bytes_1_2, bytes_1_4 = sums_in_bytes(1, 1), sums_in_bytes(1, 2), sums_in_bytes(1, 4)
-bytes_2_1, bytes_2_2, bytes_2_4 = sums_in_bytes(2, 1), sums_in_bytes(2, 2), sums_in_bytes(2, 4)
-bytes_4_1, bytes_4_2, bytes_4_4 = sums_in_bytes(4, 1), sums_in_bytes(4, 2), sums_in_bytes(4, 4)
-floats_1_1, floats_1_2, floats_1_4 = sums_in_floats(1, 1), sums_in_floats(1, 2), sums_in_floats(1, 4)
-floats_2_1, floats_2_2, floats_2_4 = sums_in_floats(2, 1), sums_in_floats(2, 2), sums_in_floats(2, 4)
-floats_4_1, floats_4_2, floats_4_4 = sums_in_floats(4, 1), sums_in_floats(4, 2), sums_in_floats(4, 4)
+bytes_1, bytes_2, bytes_4 = sums_in_bytes(1), sums_in_bytes(2), sums_in_bytes(4)
 
 
 def codes_floats(group: int, head_dim: int) -> int:
@@ -64,77 +58,40 @@ def codes_floats(group: int, head_dim: int) -> int:
 @njit(cache=True, error_model="numpy")
 def sums_with(
     vectors: int, exact: bool, codes: int, stride: int, plane: int, planes: int, bits: int, x: int, length: int,
-    start: int, step: int, further: int, count: int, lifts: int, out: int, out_stride: int,
+    start: int, step: int, further: int, count: int, lifts: int, zero: int, out: int, out_stride: int,
 ) -> None:  # fmt: skip
-    """out[i, lane] += lifts[i] + sum over chunks and `planes` of their planes, from `plane` on, of codes times values of
-    x[i] from `start` on, `step` of them from chunk to chunk, `further` from plane to plane.
+    """out[i, lane] += lifts[i] + sum over chunks and `planes` of their planes, from `plane` on, of codes times
+    values of x[i] from `start` on, `step` of them from chunk to chunk, `further` from plane to plane.
 
-    x: what `make_ready` has made of rows of `length`.
+    x: what `make_ready` has made of rows of `length`. zero: the address of a 0.
     """
+    if exact:
+        for i in range(vectors):
+            for p in range(planes):
+                shift, row = (plane + p) * bits, x + 4 * (i * length + start + p * further)
+                lift, mine = lifts + 4 * i, out + i * out_stride
+                sums_in_floats(codes, stride, shift, bits, row, 4 * step, count, lift if p == 0 else zero, mine)
+        return
+    # Behind the floats of all vectors lie their bytes, [2, vectors, length], then a factor for each.
+    levels, level, shift = x + 4 * padded(vectors) * length, padded(vectors) * length, plane * bits
     for i in range(0, vectors, 4):
-        mine, here, lift = out + i * out_stride, min(vectors - i, 4), lifts + 4 * i
-        if exact:
-            floats_with(
-                here, codes, stride, plane * bits, planes, bits, x + 4 * (i * length + start), 4 * length, 4 * step,
-                4 * further, count, lift, mine, out_stride,
+        first, factors, lift = levels + i * length + start, levels + 2 * level + 4 * i, lifts + 4 * i
+        mine, here = out + i * out_stride, min(vectors - i, 4)
+        if here == 1:
+            bytes_1(
+                codes, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift, mine,
+                out_stride,
+            )  # fmt: skip
+        elif here == 2:
+            bytes_2(
+                codes, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift, mine,
+                out_stride,
             )  # fmt: skip
         else:
-            # Behind the floats of all vectors lie their bytes, [2, vectors, length], then a factor for each.
-            levels, level = x + 4 * padded(vectors) * length, padded(vectors) * length
-            bytes_with(
-                here, codes, stride, plane * bits, planes, bits, levels + i * length + start, length, level, step,
-                further, count, levels + 2 * level + 4 * i, lift, mine, out_stride,
+            bytes_4(
+                codes, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift, mine,
+                out_stride,
             )  # fmt: skip
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def bytes_with(
-    vectors: int, codes: int, stride: int, shift: int, planes: int, bits: int, x: int, row: int, level: int, step: int,
-    further: int, count: int, factors: int, lifts: int, out: int, out_stride: int,
-) -> None:  # fmt: skip
-    if vectors == 1 and planes == 1:
-        bytes_1_1(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
-    elif vectors == 1 and planes == 2:
-        bytes_1_2(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
-    elif vectors == 1:
-        bytes_1_4(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
-    elif vectors == 2 and planes == 1:
-        bytes_2_1(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
-    elif vectors == 2 and planes == 2:
-        bytes_2_2(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
-    elif vectors == 2:
-        bytes_2_4(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
-    elif planes == 1:
-        bytes_4_1(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
-    elif planes == 2:
-        bytes_4_2(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
-    else:
-        bytes_4_4(codes, stride, shift, bits, x, row, level, step, further, count, factors, lifts, out, out_stride)
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def floats_with(
-    vectors: int, codes: int, stride: int, shift: int, planes: int, bits: int, x: int, row: int, step: int,
-    further: int, count: int, lifts: int, out: int, out_stride: int,
-) -> None:  # fmt: skip
-    if vectors == 1 and planes == 1:
-        floats_1_1(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
-    elif vectors == 1 and planes == 2:
-        floats_1_2(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
-    elif vectors == 1:
-        floats_1_4(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
-    elif vectors == 2 and planes == 1:
-        floats_2_1(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
-    elif vectors == 2 and planes == 2:
-        floats_2_2(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
-    elif vectors == 2:
-        floats_2_4(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
-    elif planes == 1:
-        floats_4_1(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
-    elif planes == 2:
-        floats_4_2(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
-    else:
-        floats_4_4(codes, stride, shift, bits, x, row, step, further, count, lifts, out, out_stride)
 
 
 @njit(cache=True, error_model="numpy")
@@ -167,6 +124,8 @@ def key_logits(
     scales = read_i64(form + 8 * q.SCALES) + head * read_i64(form + 8 * q.SCALES_STRIDE)
     row, minima, all_of = read_i64(form + 8 * q.ROW), read_i64(form + 8 * q.MINIMA), padded(vectors)
     adds = room + 4 * all_of * (2 * max(head_dim, PIECE) + 2)
+    sums = adds + 4 * all_of * (head_dim // BLOCK)
+    nothing = sums + 4 * BLOCK * all_of
     for i in range(vectors):
         fill(logits + 4 * i * PIECE, ZERO, 4 * count)
     for at in range(0, count, BLOCK):
@@ -187,13 +146,11 @@ def key_logits(
                     if not exact:
                         make_ready(room, i, vectors, head_dim, max_lanes(most))
             sums_with(
-                vectors, exact, block, CHUNK, 0, 8 // bits, bits, room, head_dim, 0, 4, size, size // 4, adds, mine,
-                4 * PIECE,
+                vectors, exact, block, CHUNK, 0, 8 // bits, bits, room, head_dim, 0, 4, size, size // 4, adds, nothing,
+                mine, 4 * PIECE,
             )  # fmt: skip
             continue
         groups = head_dim // group
-        sums = adds + 4 * all_of * (head_dim // BLOCK)
-        nothing = sums + 4 * BLOCK * all_of
         for g in range(groups):
             for i in range(vectors):
                 store_f32(sums + 4 * BLOCK * i, splat(ZERO))
@@ -203,7 +160,7 @@ def key_logits(
                 many = min((g + 1) * group, (p + 1) * size) - c
                 sums_with(
                     vectors, exact, block + (c - p * size) // 4 * CHUNK, CHUNK, p, 1, bits, room, head_dim, c, 4, 0,
-                    many // 4, nothing, sums, 4 * BLOCK,
+                    many // 4, nothing, nothing, sums, 4 * BLOCK,
                 )  # fmt: skip
                 c += many
             place = scales + g * row + 2 * (first + at)
@@ -274,13 +231,13 @@ def add_values(
                 if not by_channel:
                     sums_with(
                         vectors, exact, chunk, stride, 0, planes, bits, room, PIECE, 0, 4 * planes, 4,
-                        many // (4 * planes), adds, mine, stride,
+                        many // (4 * planes), adds, nothing, mine, stride,
                     )  # fmt: skip
                     continue
                 fill(got, ZERO, 4 * BLOCK * vectors)
                 sums_with(
                     vectors, exact, chunk, stride, 0, planes, bits, room, PIECE, 0, 4 * planes, 4,
-                    many // (4 * planes), nothing, got, 4 * BLOCK,
+                    many // (4 * planes), nothing, nothing, got, 4 * BLOCK,
                 )  # fmt: skip
                 for i in range(vectors):
                     here, lift = mine + stride * i, splat(read_f32(adds + 4 * i))

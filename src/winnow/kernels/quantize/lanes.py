@@ -60,41 +60,39 @@ def store_levels(builder: Any, upper: Any, lower: Any, value: Any) -> None:
         write(builder, address, builder.trunc(each, I8X16), 1)
 
 
-def planes_of(builder: Any, address: Any, shift: Any, bits: Any, planes: int) -> list[Any]:
-    """The codes of some planes of a chunk from `shift` bits on, each four bytes to a lane."""
-    stored, found = read(builder, address, I32X16, 1), []
+def codes_of(builder: Any, address: Any, shift: Any, bits: Any) -> Any:
+    """The codes of the plane of a chunk that begins `shift` bits up, four bytes to a lane."""
     one = constant(1, I32)
     mask = builder.mul(builder.sub(builder.shl(one, builder.trunc(bits, I32)), one), I32(0x01010101))
-    for plane in range(planes):
-        up = builder.trunc(builder.add(shift, builder.mul(bits, I64(plane))), I32)
-        found.append(builder.and_(builder.lshr(stored, spread(builder, up)), spread(builder, mask)))
-    return found
+    stored = read(builder, address, I32X16, 1)
+    return builder.and_(builder.lshr(stored, spread(builder, builder.trunc(shift, I32))), spread(builder, mask))
 
 
-def sums_in_bytes(vectors: int, planes: int) -> Any:
+def sums_in_bytes(vectors: int) -> Any:
     """A function that adds sixteen lanes of sums over codes to `vectors` rows.
 
-    (codes, stride, shift, bits, x, x_stride, level, step, further, count, factors, lifts, out, out_stride): out[i,
-    lane] += lifts[i] + factors[i] * sum over k < count, p < `planes`, j < 4 of codes[k, p, lane, j] * x[i, k, p, j].
-    Chunks lie `stride` bytes apart, their first plane in the bits from `shift` on. x: signed bytes, the upper ones and,
-    `level` bytes on, the lower ones; those of i `x_stride` bytes from the last, those of k `step`, those of p
-    `further`. factors and lifts: float32.
+    (codes, stride, shift, bits, planes, x, x_stride, level, step, further, count, factors, lifts, out, out_stride):
+    out[i, lane] += lifts[i] + factors[i] * sum over k < count, p < planes, j < 4 of codes[k, p, lane, j] *
+    x[i, k, p, j]. Chunks lie `stride` bytes apart, their first plane in the bits from `shift` on. x: signed bytes, the
+    upper ones and, `level` bytes on, the lower ones; those of i `x_stride` bytes from the last, those of k `step`,
+    those of p `further`. factors and lifts: float32.
     """
 
-    @operation(types.void, *(types.int64,) * 14)
+    @operation(types.void, *(types.int64,) * 15)
     def tile(
-        builder: Any, codes: Any, stride: Any, shift: Any, bits: Any, x: Any, x_stride: Any, level: Any, step: Any,
-        further: Any, count: Any, factors: Any, lifts: Any, out: Any, out_stride: Any,
+        builder: Any, codes: Any, stride: Any, shift: Any, bits: Any, planes: Any, x: Any, x_stride: Any, level: Any,
+        step: Any, further: Any, count: Any, factors: Any, lifts: Any, out: Any, out_stride: Any,
     ) -> None:  # fmt: skip
         if not HAS_BYTE_DOT:  # nobody calls it
             return
         sums = [registers(builder, constant(0, I32X16)) for _ in range(2 * vectors)]
-        with cgutils.for_range(builder, count) as loop:
-            found = planes_of(builder, at(builder, codes, stride, loop.index), shift, bits, planes)
-            place = at(builder, x, step, loop.index)
-            for plane, lanes in enumerate(found):
+        with cgutils.for_range(builder, planes) as plane:
+            first, up = at(builder, x, further, plane.index), at(builder, shift, bits, plane.index)
+            with cgutils.for_range(builder, count) as loop:
+                lanes = codes_of(builder, at(builder, codes, stride, loop.index), up, bits)
+                place = at(builder, first, step, loop.index)
                 for i in range(vectors):
-                    upper = at(builder, at(builder, place, further, I64(plane)), x_stride, I64(i))
+                    upper = at(builder, place, x_stride, I64(i))
                     for side, address in enumerate((upper, builder.add(upper, level))):
                         four, total = spread(builder, read(builder, address, I32, 1)), sums[2 * i + side]
                         grown = call(builder, BYTE_DOT, I32X16, builder.load(total), lanes, four)
@@ -110,35 +108,21 @@ def sums_in_bytes(vectors: int, planes: int) -> Any:
     return tile
 
 
-def sums_in_floats(vectors: int, planes: int) -> Any:
-    """The same with x in float32, (codes, stride, shift, bits, x, x_stride, step, further, count, lifts, out,
-    out_stride): without factors."""
-
-    @operation(types.void, *(types.int64,) * 12)
-    def tile(
-        builder: Any, codes: Any, stride: Any, shift: Any, bits: Any, x: Any, x_stride: Any, step: Any, further: Any,
-        count: Any, lifts: Any, out: Any, out_stride: Any,
-    ) -> None:  # fmt: skip
-        sums = [registers(builder, constant(0.0, F32X16)) for _ in range(4 * vectors)]
-        with cgutils.for_range(builder, count) as loop:
-            found = planes_of(builder, at(builder, codes, stride, loop.index), shift, bits, planes)
-            place = at(builder, x, step, loop.index)
-            for plane, lanes in enumerate(found):
-                for j in range(4):
-                    shifted = builder.and_(builder.lshr(lanes, constant(8 * j, I32X16)), constant(255, I32X16))
-                    floats = builder.sitofp(shifted, F32X16)
-                    for i in range(vectors):
-                        address = at(builder, at(builder, place, further, I64(plane)), x_stride, I64(i))
-                        factor = spread(builder, read(builder, builder.add(address, I64(4 * j)), F32, 4))
-                        total = sums[4 * i + j]
-                        grown = call(builder, "llvm.fma.v16f32", F32X16, factor, floats, builder.load(total))
-                        builder.store(grown, total)
-        for i in range(vectors):
-            place = at(builder, out, out_stride, I64(i))
-            lift = spread(builder, read(builder, at(builder, lifts, I64(4), I64(i)), F32, 4))
-            total = builder.fadd(read(builder, place, F32X16, 4), lift)
-            for each in sums[4 * i : 4 * i + 4]:
-                total = builder.fadd(total, builder.load(each))
-            write(builder, place, total, 4)
-
-    return tile
+@operation(types.void, *(types.int64,) * 9)
+def sums_in_floats(
+    builder: Any, codes: Any, stride: Any, shift: Any, bits: Any, x: Any, step: Any, count: Any, lift: Any, out: Any
+) -> None:
+    """The same for one vector of float32 and one plane: no factor."""
+    sums = [registers(builder, constant(0.0, F32X16)) for _ in range(4)]
+    with cgutils.for_range(builder, count) as loop:
+        lanes = codes_of(builder, at(builder, codes, stride, loop.index), shift, bits)
+        place = at(builder, x, step, loop.index)
+        for j, total in enumerate(sums):
+            shifted = builder.and_(builder.lshr(lanes, constant(8 * j, I32X16)), constant(255, I32X16))
+            factor = spread(builder, read(builder, builder.add(place, I64(4 * j)), F32, 4))
+            values = (factor, builder.sitofp(shifted, F32X16), builder.load(total))
+            builder.store(call(builder, "llvm.fma.v16f32", F32X16, *values), total)
+    total = builder.fadd(read(builder, out, F32X16, 4), spread(builder, read(builder, lift, F32, 4)))
+    for each in sums:
+        total = builder.fadd(total, builder.load(each))
+    write(builder, out, total, 4)
