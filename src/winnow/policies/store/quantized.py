@@ -41,7 +41,7 @@ class Quantized(StorePolicy):
     name = "quantized"
     source = "arXiv:2402.02750, section 3"
     off: ClassVar = {"group": 16, "residual": 1_000_000_000}
-    trial: ClassVar = {"bits": 4, "group": 16, "residual": 0, "chunk": 20}
+    trial: ClassVar = {"bits": 2, "group": 16, "residual": 0, "chunk": 20}
 
     def check(self) -> None:
         self.require(self.group % 16 == 0, f"group={self.group} is no multiple of 16; use {-(-self.group // 16) * 16}")
