@@ -13,8 +13,8 @@ from winnow.runtime.heads import HeadsConfig, RetainingHeads
 
 PROMPT = 31
 # A value between two codes may come to either where rounding differs by a last bit. One such code of two bits, and what
-# follows from it in the layers above, changes logits by up to 3e-2, all codes together by 2e-1; when codes are made, and
-# of what, is tested to the bit elsewhere.
+# follows from it in the layers above, changes logits by up to 3e-2, all codes together by 2e-1; when codes are made,
+# and of what, is tested to the bit elsewhere.
 EXACT, TIPPED = 1e-5, 6e-2
 COMBINED = (
     "lazyllm(layers=[1, 2], keep=0.5) + slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)",
