@@ -18,7 +18,6 @@ from winnow.runtime.few import FewRows
 
 WARMUP = 8  # steps before the first turn
 PRODUCTS = 5  # times that the products are measured in a turn
-SHORTEST = 64  # tokens of a prompt's chunk, at least: so many steps may others take meanwhile
 MIXED = "mixed"
 
 
@@ -69,8 +68,10 @@ class Batch:
     """Requests of one engine, all past their prompts."""
 
     def __init__(self, llm: LLM, arm: Arm, prompts: Sequence[list[int]], new: int, progress: Progress) -> None:
-        self._engine = llm.engine(max_sequences=len(arm.plans), progress=progress)
-        early = len(prompts) * (-(-len(prompts[0]) // SHORTEST) + 1)  # steps that prompts take while others decode
+        # A prompt in a step, so that those who decode already take few.
+        rows = len(prompts[0]) + len(prompts)
+        self._engine = llm.engine(max_sequences=len(arm.plans), max_step_tokens=rows, progress=progress)
+        early = 2 * len(prompts)
         params = SamplingParams(max_tokens=early + new + 2, ignore_eos=True)
         left = {self._engine.add(ids, params, plan=plan) for ids, plan in zip(prompts, arm.plans, strict=False)}
         self._ids = set(left)

@@ -14,7 +14,6 @@ from benchmarks.source import Source, load_checked
 from benchmarks.speed import STOCK
 from benchmarks.tables import PLAN_COLUMNS
 from benchmarks.together import (
-    SHORTEST,
     WARMUP,
     TogetherRow,
     Turn,
@@ -36,7 +35,7 @@ def together(options: Together) -> int:
     """Time steps of many sequences; returns the exit code."""
     plans, count, length = parse_plans(options.plan, PLANS), options.sequences, options.length
     arms = arms_of(plans, count)
-    new = WARMUP + options.repeats * options.steps + count * (length // SHORTEST + 2) + 2
+    new = WARMUP + options.repeats * options.steps + 2 * count + 2
     llm = load_checked(Source(options), plans, length + new)
     if llm.device.type != "cpu":
         raise InputError(f"the floor and transformers are measured on a CPU, not on {llm.device}")
