@@ -1,6 +1,7 @@
 """Layers taken several at once, against the same layers driven one by one."""
 
 import importlib
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from models import SMALL, small_model, stock_logits
 from trials import small_llm
 from winnow import LLM, SamplingParams
 from winnow.kernels.launch import LAYERS, PACKED, numba_missing
+from winnow.kernels.layers import tables
 from winnow.models.packed import PackedLinear, quantize_model
 from winnow.runtime import description, frame, reading
 from winnow.runtime.decoder import Decoder
@@ -21,6 +23,7 @@ from winnow.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(numba_missing() is not None, reason="the kernel needs Numba")
 PROMPT, CHUNK = 31, 10
+TIMES = {"ttft_s": 0.0, "total_s": 0.0}
 SLOWFAST = "slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)"
 PLANS = {  # how many layers of four are taken in a step
     "full": 4,
@@ -88,23 +91,36 @@ def driven(llm, call):
         llm.decoder.program.rows = kept
 
 
+def fed(llm, prompt, rest, plan=None, *, take):
+    """Logits [1 + rest, vocab] of a prompt, whose rows are driven, and of decode steps that are taken, or driven too."""
+    with llm.session(plan=plan, max_tokens=len(rest) + 1) as session:
+        first = driven(llm, lambda: session.feed(prompt))
+        follow = partial(session.feed, rest)
+        return torch.cat((first, follow() if take else driven(llm, follow)))
+
+
 @pytest.fixture
-def taken(monkeypatch):
-    """Layers that were driven, or taken around their attention, decode rows only, by their numbers."""
-    numbers, true, around = [], Decoder.layer, Program.around
+def both(monkeypatch):
+    """The numbers of layers that were driven, or taken around their attention: for decode rows (True), for prompts."""
+    numbers, true, around = {True: [], False: []}, Decoder.layer, Program.around
 
     def layer(self, index, hidden, call):
-        if call.parts[0].decode:
-            numbers.append(index)
+        numbers[call.parts[0].decode].append(index)
         return true(self, index, hidden, call)
 
     def layer_around(self, index, hidden, attend):
-        numbers.append(index)
+        numbers[attend.func.__self__.parts[0].decode].append(index)
         return around(self, index, hidden, attend)
 
     monkeypatch.setattr(Decoder, "layer", layer)
     monkeypatch.setattr(Program, "around", layer_around)
     return numbers
+
+
+@pytest.fixture
+def taken(both):
+    """Those of decode rows."""
+    return both[True]
 
 
 OLDEST = FAMILIES[:4]
@@ -116,21 +132,72 @@ CASES = [case for case in CASES if "tidal" not in case[0] or case[1] in ("llama-
 @pytest.mark.parametrize(("plan", "family"), CASES)
 def test_equals_driven_layers(plan, family, text, taken):
     llm = llm_of(family)
-    expected = driven(llm, lambda: llm.logits(text, decode_from=PROMPT, plan=plan))
+    expected = fed(llm, text[:PROMPT], text[PROMPT:], plan, take=False)
     taken.clear()
-    with llm.session(plan=plan, max_tokens=len(text) - PROMPT + 1) as session:
-        got = torch.cat((session.feed(text[:PROMPT]), session.feed(text[PROMPT:])))
-        torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
-        if family in ("llama-9-3", "qwen3"):
-            assert len(taken) <= (4 - PLANS[plan]) * (len(text) - PROMPT)
+    got = fed(llm, text[:PROMPT], text[PROMPT:], plan, take=True)
+    torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
+    if family in ("llama-9-3", "qwen3"):
+        assert len(taken) <= (4 - PLANS[plan]) * (len(text) - PROMPT)
 
 
 @each_family
-def test_equals_the_stock_model_and_drives_nothing(family, text, taken):
+def test_equals_the_stock_model_and_drives_nothing(family, text, both):
     model = small_model(family)
     got = LLM(model, prefill_chunk=CHUNK).logits(text, decode_from=PROMPT)
     torch.testing.assert_close(got, stock_logits(model, text)[PROMPT - 1 :], rtol=0, atol=1e-5)
-    assert not taken
+    assert not both[True]
+    windows = small_llm(family).decoder.shape.windows  # of which every row of a prompt has its own
+    assert set(both[False]) == {layer for layer, window in enumerate(windows) if window is not None}
+
+
+PROMPTS = {  # the layers of four that are driven for some rows of a prompt
+    "full": set(),
+    "speed(cutoff=2)": {0, 1, 2, 3},  # the first token goes ahead alone, and somebody looks on
+    "pop(cutoff=2)": {2, 3},  # above a gate rows see what has passed it, alone
+    "lazyllm(layers=[2], keep=0.5)": {2, 3},
+    "swiftkv(cutoff=2)": {2, 3},
+    "random_drop(keep=0.5)": set(),
+    "quantized(bits=8, group=16, residual=2, chunk=10)": set(),
+    "snapkv(budget=12, window=4, local=0)": {0, 1, 2, 3},
+    "h2o(budget=12)": {0, 1, 2, 3},
+    "streaming(sink=4, recent=12)": {0, 1, 2, 3},
+    "quest(page=2, budget=6, dense_layers=2)": {0, 1, 2, 3},
+    "locret(budget=9, chunk=6, local=4)": {0, 1, 2, 3},
+}
+
+
+@pytest.mark.parametrize("plan", PROMPTS)
+def test_rows_of_prompts(plan, text, both):
+    """Taken all layers at once where they attend to all that was there before."""
+    llm = llm_of("llama-9-3")
+    params = SamplingParams(max_tokens=4, ignore_eos=True, logprobs=3)
+    call = partial(llm.generate, [text], params, plan=plan)
+    [got] = call()
+    assert set(both[False]) == PROMPTS[plan]
+    [expected] = driven(llm, call)
+    for mine, theirs in zip(got.logprobs, expected.logprobs, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-4)
+    assert replace(got.stats, **TIMES) == replace(expected.stats, **TIMES)
+
+
+@pytest.mark.parametrize("plan", ["full", "lazyllm(layers=[2], keep=0.5)", "streaming(sink=4, recent=12)"])
+def test_a_prompt_that_comes_while_others_decode(plan, text, both):
+    """What decodes is driven nowhere, whatever the prompt needs."""
+    llm = llm_of("llama-9-3")
+    params = SamplingParams(max_tokens=12, ignore_eos=True, logprobs=3)
+    [alone] = llm.generate([text], params, plan=plan)
+    with llm.engine(max_step_tokens=7) as engine:
+        others = [engine.add(text[:5], replace(params, max_tokens=40)) for _ in range(2)]
+        for _ in range(4):
+            engine.step()
+        both[True].clear()
+        mine = engine.add(text, params, plan=plan)
+        ended = {output.request_id: output.completion for output in engine.run() if output.completion is not None}
+    assert not both[True] or "lazyllm" in plan  # it is driven above its gate in decode steps
+    assert {*ended} == {*others, mine}
+    assert ended[mine].token_ids == alone.token_ids
+    for got, expected in zip(ended[mine].logprobs, alone.logprobs, strict=True):
+        assert got == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.fixture
@@ -147,11 +214,12 @@ def test_in_bfloat16_it_is_rounded_where_modules_round(family, packed, text, one
     assert llm.decoder.program.rows > 0
     same, firsts = 0, range(PROMPT, len(text), 2)
     for first in firsts:
-        call = partial(llm.logits, text[: first + 1], decode_from=first)
-        got, expected = call(), driven(llm, call)
+        got, expected = (fed(llm, text[:first], text[first : first + 1], take=take) for take in (True, False))
         same += torch.equal(got, expected)
         assert (got - expected).abs().max() < 2e-2 * expected.abs().max()
     assert same > 0.7 * len(firsts)
+    prompt = partial(llm.logits, text)  # whose rows read together, in two runs
+    assert (prompt() - driven(llm, prompt)).abs().max() < 2e-2 * expected.abs().max()
 
 
 @pytest.mark.threads
@@ -346,18 +414,35 @@ def test_kernels_are_loaded_that_a_model_can_use(family, packed, loaded, monkeyp
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 @pytest.mark.parametrize(
-    "rows", [[[(1, False)]], [[(5000, False)]], [[(4, True), (300, False)], [(90, False)]], [[(700, False)]] * 5]
+    "readers",  # rows that read together, and (units, limited) of each run
+    [
+        [(1, [(1, False)])],
+        [(1, [(5000, False)])],
+        [(1, [(4, True), (300, False)]), (1, [(90, False)])],
+        [(1, [(700, False)])] * 5,
+        [(1, [(700, False)]), (7, [(2000, False), (7, False)]), (1, [(40, False)])],
+    ],
 )
-def test_runs_are_shared_out_evenly_and_whole(rows, threads):
-    cut = cut_of(tuple(tuple(each) for each in rows), 3, threads)
-    flat = [units for runs in rows for units, _ in runs]
+def test_runs_are_shared_out_evenly_and_whole(readers, threads):
+    cut = cut_of(tuple((rows, tuple(runs)) for rows, runs in readers), 3, threads)
+    flat = [(rows, units) for rows, runs in readers for units, _ in runs]
     covered_units = {}
     for number, head, start, told in zip(cut.run, cut.head, cut.start, cut.told, strict=True):
         place = covered_units.setdefault((number, head), 0)
         assert start == place
-        covered_units[number, head] += told[3]
-    assert covered_units == {(number, head): flat[number] for number in range(len(flat)) for head in range(3)}
+        assert told[tables.READERS] == flat[number][0]
+        covered_units[number, head] += told[tables.UNITS]
+    assert covered_units == {(number, head): flat[number][1] for number in range(len(flat)) for head in range(3)}
+    live = sum(rows for rows, _ in readers)
     assert (cut.bounds[0], cut.bounds[-1], len(cut.bounds)) == (0, len(cut.told), threads + 1)
-    assert (cut.heads[0], cut.heads[-1], len(cut.heads)) == (0, len(cut.told), 3 * len(rows) + 1)
-    read = [int(cut.told[first:last, 3].sum()) for first, last in zip(cut.bounds, cut.bounds[1:], strict=False)]
-    assert max(read) <= 3 * sum(flat) / threads + 2 * 128
+    assert (cut.heads[0], cut.heads[-1], len(cut.heads)) == (0, len(cut.told), 3 * live + 1)
+    first = 0
+    for rows, _ in readers:  # the runs of rows that read together are their first one's
+        at = cut.heads[3 * first : 3 * (first + rows) + 1]
+        assert set(cut.told[at[0] : at[-1], tables.READER] // 3) == {first}
+        assert (at[3:] == at[3]).all()
+        first += rows
+    work = cut.told[:, tables.UNITS] * cut.told[:, tables.READERS]
+    read = [int(work[first:last].sum()) for first, last in zip(cut.bounds, cut.bounds[1:], strict=False)]
+    most = max(rows for rows, _ in readers)
+    assert max(read) <= 3 * sum(rows * units for rows, units in flat) / threads + 2 * 128 * most

@@ -145,12 +145,12 @@ class LayerCache:
         if self.scores is not None and scores is not None:
             self.scores[:, start : self.stop] = scores
 
-    def reserve(self, positions: np.ndarray | int) -> "Reserved":
+    def reserve(self, positions: np.ndarray | int, first: int | None = None) -> "Reserved":
         """The same for units that whoever calls is about to write, in the last slots; what `give_back` takes.
 
-        positions: of one unit, or [rows] with gaps between them.
+        positions: of one unit, or [rows].
         """
-        rows, first = (1, positions) if isinstance(positions, int) else (len(positions), None)
+        rows, first = (1, positions) if isinstance(positions, int) else (len(positions), first)
         before = Reserved(rows, self.first, self.gapless, self._next, self.peak_nbytes, self.high, self._own_high)
         if self.first is None:
             self.first = int(positions[0]) if isinstance(positions, np.ndarray) else positions

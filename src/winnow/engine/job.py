@@ -55,6 +55,10 @@ class Job:
         return self.state.prompt if ends and self.state.gates.gathers < self.state.shape.layers else tokens
 
 
+Piece = tuple[Job, list[int]]  # what a job is fed in a step
+Last = list[tuple[Job, Tensor]]  # jobs whose logits are due, each with its last row, [1, hidden]
+
+
 @dataclass
 class _Walk:
     """A pass of one sequence through the layers that takes several steps: all its rows go on at once somewhere."""
@@ -77,7 +81,7 @@ def step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
 
 
 def _step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
-    together: list[tuple[Job, list[int]]] = [(job, [job.token]) for job in jobs if job.token is not None]
+    together: list[Piece] = [(job, [job.token]) for job in jobs if job.token is not None]
     room = left = max(1, rows - len(together))
     decodes, ended = len(together), []
     for job in jobs:
@@ -94,10 +98,7 @@ def _step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
         done, last = _go_on(decoder, job, left)
         left -= done
         ended += last
-    passes = [(together, decodes)]
-    if decoder.deterministic:
-        passes = [([piece], int(index < decodes)) for index, piece in enumerate(together)]
-    for each in passes:
+    for each in _passes(decoder, together, decodes):
         with _ending(*(job for job, _ in ended)):
             ended += _feed(decoder, *each)
     if ended:
@@ -106,6 +107,24 @@ def _step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
                 with _ending(job):
                     job.take(row)
     return room - left
+
+
+def _passes(decoder: Decoder, pieces: list[Piece], decodes: int) -> list[tuple[list[Piece], int]]:
+    """The pieces of a step, the first `decodes` of which are decode rows, by the passes that they go in."""
+    if decoder.deterministic:
+        return [([piece], int(index < decodes)) for index, piece in enumerate(pieces)]
+    most = decoder.program.rows
+    if not 0 < decodes <= most:
+        return [(pieces, decodes)]
+    # Few rows are taken by the kernel, which costs less than to drive modules for them among many; of prompts those go
+    # along that are taken by it, too.
+    along, others, rows = pieces[:decodes], [], decodes
+    for piece in pieces[decodes:]:
+        job, tokens = piece
+        goes = job.state.plain and rows + len(tokens) <= most
+        (along if goes else others).append(piece)
+        rows += len(tokens) if goes else 0
+    return [(along, decodes), (others, 0)]
 
 
 @contextmanager
@@ -136,10 +155,7 @@ def _logits(decoder: Decoder, hidden: list[Tensor]) -> Tensor | list[Tensor]:
     return logits_of(decoder, torch.cat(hidden))
 
 
-Last = list[tuple[Job, Tensor]]  # jobs whose logits are due, each with its last row, [1, hidden]
-
-
-def _feed(decoder: Decoder, pieces: list[tuple[Job, list[int]]], decodes: int) -> Last:
+def _feed(decoder: Decoder, pieces: list[Piece], decodes: int) -> Last:
     """One pass of all pieces, the first `decodes` of which are decode rows."""
     if not pieces:
         return []

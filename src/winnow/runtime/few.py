@@ -18,7 +18,8 @@ TILE = 4  # rows of a tile of products, where there is more than one
 class Reads(NamedTuple):
     """What rows read, in the form that the kernel takes: see `tables.py`.
 
-    choices: None where nobody chooses. most: pieces of runs in a layer; pages: among which a row chooses.
+    choices: None where nobody chooses. most: pieces of runs in a layer; rows: that read one together; pages: among
+    which a row chooses.
     """
 
     places: np.ndarray
@@ -27,6 +28,7 @@ class Reads(NamedTuple):
     heads: np.ndarray
     choices: np.ndarray | None
     most: int
+    rows: int
     pages: int
 
 
@@ -71,7 +73,7 @@ class FewRows:
         from winnow.kernels.team import TEAM
 
         program, shape, threads = self._program, self._program.shape, parts_of_work()
-        vectors = shape.q_heads // shape.kv_heads
+        vectors = shape.q_heads // shape.kv_heads * (1 if reads is None else reads.rows)
         work = 4 * work_floats(-(-vectors // TILE) * TILE, shape.head_dim)
         widest = max(shape.hidden, shape.mlp, shape.q_heads * shape.head_dim)
         room = room_bytes(self._rows, widest, vectors, shape.head_dim, 0 if reads is None else reads.pages)

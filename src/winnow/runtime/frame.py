@@ -83,8 +83,9 @@ class Frame:
         begun: list[tuple[LayerCache, Reserved]] = []
         for segment in self._segments:
             caches = segment.sequence.caches[layer:stop]
+            first = segment.first if segment.consecutive else None
             places = segment.first if segment.rows == 1 else segment.positions.numpy()
-            begun += [(cache, cache.reserve(places)) for cache in caches]
+            begun += [(cache, cache.reserve(places, first)) for cache in caches]
             if (reading := reading_of(segment, caches, layer, rotated=self._program.rotated[layer])) is None:
                 for cache, before in begun:
                     cache.give_back(before)
@@ -92,7 +93,7 @@ class Frame:
             found.append(reading)
         pairs = [*zip(self._segments, found, strict=True)]
         self._places.append(np.concatenate([self._note(each, range(layer, stop), read) for each, read in pairs], 1))
-        self._read([runs for each, read in pairs for runs in of_rows(each, read)])
+        self._read([(each.rows, of_rows(each, read)) for each, read in pairs])
         self._choices.append(np.concatenate([self._chosen(each, stop - layer, read) for each, read in pairs], 1))
         self._found += [(each, range(layer, stop), read) for each, read in pairs]
         return stop - layer
@@ -109,7 +110,8 @@ class Frame:
         heads = np.repeat([cut.heads for cut in self._cuts], layers, 0) + offsets
         choices = np.concatenate(self._choices)
         pages = int(choices[..., t.PAGES].max())
-        reads = Reads(places, runs, shares, heads, choices if pages else None, int(pieces.max()), pages)
+        rows = int(runs[:, t.READERS].max())
+        reads = Reads(places, runs, shares, heads, choices if pages else None, int(pieces.max()), rows, pages)
         self._taken.take(self._first, len(pieces), t.BEFORE + t.ATTENTION + t.AFTER, reads)
         del turned  # its addresses were in `places`
         return self._taken.hidden
@@ -154,8 +156,9 @@ class Frame:
                 turned = self._rope(sequence, place)
                 limited = -1 if limit is None else self._rope(sequence, min(place, limit))
             places[:, row, t.STRIDE :] = stride, turned, turned, limited, limited
-        sequence.stats.units_read += len(layers) * sequence.shape.kv_heads * reading.units
-        sequence.read_less |= reading.less
+        if segment.decode:
+            sequence.stats.units_read += len(layers) * sequence.shape.kv_heads * reading.units
+            sequence.read_less |= reading.less
         for layer in layers:
             sequence.leave(layer)
         return places
@@ -185,10 +188,10 @@ class Frame:
                 places[mine, :, field] = known[places[mine, :, field]]  # the last, -1, is 0
         return kept, places
 
-    def _read(self, found: list[list[Run]]) -> None:
-        """Cut the runs of a group of layers, and say where the pieces lie in each."""
-        flat = [run for runs in found for run in runs]
-        key = tuple(tuple((run.units, run.limit is not None) for run in runs) for runs in found)
+    def _read(self, found: list[tuple[int, list[Run]]]) -> None:
+        """Cut the runs of a group of layers, which so many rows read together, and say where the pieces lie in each."""
+        flat = [run for _, runs in found for run in runs]
+        key = tuple((rows, tuple((run.units, run.limit is not None) for run in runs)) for rows, runs in found)
         cut = cut_of(key, self._program.shape.kv_heads, parts_of_work())
         told = np.array([(*run[2:5], run.numbers, *run.within, *run.kept) for run in flat], dtype=np.int64)
         stride, size, units, numbers, low, high, kept, kept_row, kept_layer = told[cut.run].T
@@ -202,6 +205,7 @@ class Frame:
         kept = np.where(kept, kept + cut.head * group * kept_row + 4 * cut.start, 0)
         pieces[:, :, t.KEPT] = kept + kept_layer * np.arange(len(pieces))[:, None]
         pieces[:, :, t.KEPT_ROW] = kept_row
+        pieces[:, :, t.ORDER] = np.array([run.own for run in flat])[cut.run] * self._program.order.ctypes.data
         if any(run.forms is not None for run in flat):
             forms = [np.zeros_like(run.keys) if run.forms is None else run.forms for run in flat]
             first = np.array([run.first for run in flat])[cut.run] + np.where(numbers, 0, cut.start)
@@ -233,28 +237,32 @@ def _vote(sequence: Sequence, layers: range, weights: Tensor) -> None:
         sequence.caches[layer].add_scores(votes)
 
 
+Runs = tuple[int, tuple[tuple[int, bool], ...]]  # of so many rows together: units, and whether they are limited
+
+
 @functools.lru_cache(maxsize=256)
-def cut_of(rows: tuple[tuple[tuple[int, bool], ...], ...], kv_heads: int, threads: int) -> Cut:
-    """Cut runs, (units, whether they are limited) of each row, so that every thread reads as many units."""
-    share = -(-kv_heads * sum(units for runs in rows for units, _ in runs) // threads)
-    pieces: list[tuple[int, int, int, int, int, bool]] = []  # run, head, first unit, reader, units, limited
-    bounds, heads, filled, first = [0], [0], 0, 0
-    for row, runs in enumerate(rows):
+def cut_of(readers: tuple[Runs, ...], kv_heads: int, threads: int) -> Cut:
+    """Cut runs so that every thread reads as many units, each as often as there are rows that read it."""
+    share = -(-kv_heads * sum(rows * units for rows, runs in readers for units, _ in runs) // threads)
+    pieces: list[tuple[int, int, int, int, int, bool, int]] = []  # run, head, first unit, reader, units, limited, rows
+    bounds, heads, filled, first, row = [0], [0], 0, 0, 0
+    for rows, runs in readers:
         for head in range(kv_heads):
             for number, (units, limited) in enumerate(runs):
                 start = 0
                 while start < units:
-                    left = units - start
-                    take = left if len(bounds) == threads or left <= share - filled or left < WHOLE else share - filled
-                    pieces.append((first + number, head, start, row * kv_heads + head, take, limited))
-                    start, filled = start + take, filled + take
+                    left, room = units - start, -(-(share - filled) // rows)
+                    take = left if len(bounds) == threads or left <= room or left < WHOLE else room
+                    pieces.append((first + number, head, start, row * kv_heads + head, take, limited, rows))
+                    start, filled = start + take, filled + take * rows
                     if filled >= share and len(bounds) < threads:
                         bounds.append(len(pieces))
                         filled = 0
             heads.append(len(pieces))
-        first += len(runs)
+        heads += [len(pieces)] * (kv_heads * (rows - 1))
+        first, row = first + len(runs), row + rows
     bounds += [len(pieces)] * (threads + 1 - len(bounds))
     table = np.array(pieces, dtype=np.int64)
     told = np.zeros((len(pieces), t.RUN), dtype=np.int64)
-    told[:, [t.READER, t.UNITS, t.LIMITED]] = table[:, 3:]
+    told[:, [t.READER, t.UNITS, t.LIMITED, t.READERS]] = table[:, 3:]
     return Cut(table[:, 0], table[:, 1], table[:, 2], told, np.array(bounds), np.array(heads))

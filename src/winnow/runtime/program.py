@@ -35,6 +35,7 @@ class Program:
         self.shape, self.device = decoder.shape, decoder.device
         self.rotated = [kind is not NOT_ROTATED for kind in decoder.rope_kinds]
         self.rope_kinds, self.rotary = decoder.rope_kinds, decoder.rotary
+        self.order = np.arange(MOST_ROWS)  # of rows
         self._memory: dict[str, Tensor] = {}
         # Held, since what is gone would be read all the same: only addresses of it are known.
         self._weights = [parameter.data for parameter in decoder.tree.parameters()]

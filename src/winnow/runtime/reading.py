@@ -35,7 +35,7 @@ class Run(NamedTuple):
     bounds: others of these lie elsewhere; 0: one after the other. kept: where the logits of the first unit go, and
     the bytes from one query head to the next and from one layer to the next; 0 for nowhere. forms: in each layer the
     address of what says how units are held as codes, of which the first is in slot `first`, and keys and values are 0;
-    None: they are not.
+    None: they are not. own: whether the units are those of the rows that read them, each up to its own.
     """
 
     keys: np.ndarray
@@ -49,6 +49,13 @@ class Run(NamedTuple):
     kept: tuple[int, int, int] = (0, 0, 0)
     forms: np.ndarray | None = None
     first: int = 0
+    own: bool = False
+
+    def split(self, rows: int) -> tuple["Run", "Run"]:
+        """What was there before the last `rows` units, and these."""
+        units = self.units - rows
+        before, size = self._replace(units=units), units * self.size
+        return before, self._replace(keys=self.keys + size, values=self.values + size, units=rows, own=True)
 
     def apart(self, units: int, numbers: int, first: int) -> "Run":
         """`units` units of which the numbers are told instead of all, this run's being those from `first` on."""
@@ -112,7 +119,7 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
 
 
 def reading_of(segment: Segment, caches: list[LayerCache], layer: int, *, rotated: bool) -> Reading | None:
-    """What the last row reads in layers from `layer` on where its unit has just come, and which are of the same kind;
+    """What the rows read in layers from `layer` on where its unit has just come, and which are of the same kind;
     None where that is not known, or not all of a run."""
     sequence, cache = segment.sequence, caches[0]
     window = sequence.shape.windows[layer]
@@ -149,11 +156,12 @@ def _votes(segment: Segment, layer: int) -> bool:
     return first is not None and segment.before(first) < segment.rows
 
 
-def of_rows(segment: Segment, reading: Reading) -> Iterator[list[Run]]:
-    """What each row reads: all that was there, and of the units of the segment's rows those up to its own."""
+def of_rows(segment: Segment, reading: Reading) -> list[Run]:
+    """What the rows of a segment read together: all that was there, and of their own units each those up to its own."""
+    if segment.rows == 1:
+        return reading.runs
     *others, last = reading.runs
-    for behind in reversed(range(segment.rows)):
-        yield [*others, last._replace(units=last.units - behind)]
+    return [run for run in (*others, *last.split(segment.rows)) if run.units]
 
 
 def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list[View]) -> Reading | None:

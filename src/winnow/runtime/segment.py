@@ -44,8 +44,23 @@ class Segment:
 
     @property
     def ranked_in(self) -> Collection[int]:
-        """The layers by its last row's attention in which its policy chooses."""
-        return self.sequence.gates.signals[self.decode] if self.ranks else ()
+        """The layers by its last row's attention in which its policy chooses; of a prompt, by that of its last."""
+        due = self.decode or self.known >= self.sequence.prompt
+        return self.sequence.gates.signals[self.decode] if due and self.ranks else ()
+
+    @property
+    def gates(self) -> Collection[int]:
+        """The layers at which its rows have to halt."""
+        return self.sequence.gates.in_decode if self.decode else self.sequence.gates.at
+
+    @property
+    def plain(self) -> bool:
+        """Whether a row sees all that was there before and, of the rows, itself and those ahead of it: one of a decode
+        step what its reader selects of that."""
+        if self.decode and self.rows == 1:
+            return self.whole
+        ascends = self.sequence.gates.relaxed if self.decode else self.consecutive
+        return self.whole and ascends and self.rows > 0 and not self.sequence.reader.selects
 
     def visible(self) -> Tensor:
         """[tokens] positions, ascending."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
 from winnow.cache.memory import Slab
-from winnow.cache.pattern import All
+from winnow.cache.pattern import ALL, All
 from winnow.cache.quantized import QuantizedSlab
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
@@ -99,6 +99,12 @@ class Sequence:
         """The layer from which on the tokens of a prompt come all at once, at its end, to be compressed then."""
         evicts = self.plan.keep.next_eviction(0, self.prompt) is not None
         return self.gates.gathers if evicts else self.shape.layers
+
+    @property
+    def plain(self) -> bool:
+        """Whether rows of its prompt attend to all that was there before them, in all layers, and nobody is told how."""
+        told = self.reader.selects or self.score is not None or self.observer is not None
+        return not told and all(pattern == ALL for pattern in self.patterns) and not any(self.windows)
 
     def boundary(self) -> int | None:
         """After how many tokens units are next evicted by their scores, or held in another form, if ever."""

@@ -39,21 +39,12 @@ class Step:
 
     @property
     def _plain(self) -> bool:
-        """Whether layers may be taken several at once: decode rows that see all that is there, and nobody looks on."""
-        return all(
-            s.decode
-            and s.whole
-            and (s.rows == 1 or (s.sequence.gates.relaxed and not s.sequence.reader.selects))
-            and s.sequence.observer is None
-            for s in self.segments
-        )
+        """Whether layers may be taken several at once."""
+        return all(segment.plain and segment.sequence.observer is None for segment in self.segments)
 
     def _next_gate(self, layer: int) -> int:
-        """The next layer above at which decode rows have to halt, or the number of layers."""
-        return min(
-            (at for s in self.segments for at in s.sequence.gates.in_decode if at > layer),
-            default=self.decoder.shape.layers,
-        )
+        """The next layer above at which rows have to halt, or the number of layers."""
+        return min((at for s in self.segments for at in s.gates if at > layer), default=self.decoder.shape.layers)
 
     def walk(self, ids: Tensor) -> Generator[int, None, list[Tensor]]:
         """[rows] token ids -> for each segment [rows, hidden] after the last layer, of the rows that reached it.
@@ -87,9 +78,9 @@ class Step:
         return [hidden[segment.start : segment.stop] for segment in self.segments]
 
     def _through(self, block: Block, hidden: Tensor) -> Tensor:
-        """A block's rows [rows, hidden] through its layer; of decode rows the attention alone, where that can be."""
+        """A block's rows [rows, hidden] through its layer; where they are few, all but its attention in the kernel."""
         layer, program = block.layer, self.decoder.program
-        if program.takes(layer, len(hidden)) and all(part.decode for part in block.parts):
+        if program.takes(layer, len(hidden)):
             return program.around(layer, hidden, partial(block.attend, self.decoder.layers[layer].self_attn))
         return self.decoder.layer(layer, hidden[None], block)[0]
 

@@ -222,7 +222,11 @@ def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: i
         query = qkv + wide * (r * (q_heads + 2 * kv_heads) + first)
         if read_i64(run + 8 * t.LIMITED) != 0:
             query = limited + wide * (r * q_heads + first)
-        copy(query, mine, wide * group)
+        rows, order, next_row = read_i64(run + 8 * t.READERS), read_i64(run + 8 * t.ORDER), q_heads + 2 * kv_heads
+        if read_i64(run + 8 * t.LIMITED) != 0:
+            next_row = q_heads
+        for i in range(rows):
+            copy(query + wide * next_row * i, mine + wide * group * i, wide * group)
         units, numbers, start = read_i64(run + 8 * t.UNITS), read_i64(run + 8 * t.INDEX), 0
         if numbers != 0:
             start = number_below(numbers, units, read_i64(run + 8 * t.LOW))
@@ -231,13 +235,13 @@ def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: i
         form = read_i64(run + 8 * t.RUN_FORM)
         if form != 0:
             attend_codes(
-                form, reader % kv_heads, read_i64(run + 8 * t.FIRST), start, units, head_dim, group, scale, softcap,
+                form, reader % kv_heads, read_i64(run + 8 * t.FIRST), start, units, head_dim, rows * group, scale, softcap,
                 half, mine, kept, kept_row, numbers, room,
             )  # fmt: skip
             continue
         attend_run(
-            read_i64(run + 8 * t.RUN_KEYS), read_i64(run + 8 * t.RUN_VALUES), start, units, head_dim, 1, group, 0, 0, 0,
-            scale, softcap, False, half, mine, kept, kept_row, numbers, room,
+            read_i64(run + 8 * t.RUN_KEYS), read_i64(run + 8 * t.RUN_VALUES), start, units, head_dim, rows, group, order,
+            order, 0, scale, softcap, order != 0, half, mine, kept, kept_row, numbers, room,
         )  # fmt: skip
 
 
@@ -251,10 +255,14 @@ def merge(frame: int, index: int, seen: int, half: bool) -> None:
     base, group, wide = read_i64(heads), q_heads // kv_heads, head_dim * (2 if half else 4)
     for reader in range(live * kv_heads):
         number, stop = read_i64(heads + 8 * reader), read_i64(heads + 8 * (reader + 1))
-        for vector in range(group):
+        if number == stop:  # it reads with one before
+            continue
+        vectors = group * read_i64(read_i64(frame + 8 * t.RUNS) + 8 * (t.RUN * number + t.READERS))
+        for vector in range(vectors):
+            place = (reader // kv_heads + vector // group) * q_heads + reader % kv_heads * group + vector % group
             merge_runs(
-                work + (number - base) * work_bytes, work_bytes, stop - number, vector, group, head_dim, ZERO, False,
-                seen + wide * (reader * group + vector), half,
+                work + (number - base) * work_bytes, work_bytes, stop - number, vector, vectors, head_dim, ZERO, False,
+                seen + wide * place, half,
             )  # fmt: skip
 
 
@@ -339,8 +347,8 @@ def layers_kernel(frame: int, layers: int, half: bool) -> None:
                 after_attention(frame, layer, first, size, half)
 
 
-def room_bytes(rows: int, widest: int, group: int, head_dim: int, pages: int) -> int:
+def room_bytes(rows: int, widest: int, vectors: int, head_dim: int, pages: int) -> int:
     """Scratch of one thread: for products of `rows` rows with at most `widest` columns or outputs, for a piece of units
-    that lie apart or are held as codes, for choosing among `pages` pages with the `group` queries of a KV head."""
+    that lie apart or are held as codes, read by `vectors` queries, for choosing among `pages` pages with as many."""
     products = OUT + 4 * rows * (2 * widest + 16)
-    return max(products, 4 * codes_floats(group, head_dim), 4 * room_floats(group, head_dim, pages))
+    return max(products, 4 * codes_floats(vectors, head_dim), 4 * room_floats(vectors, head_dim, pages))

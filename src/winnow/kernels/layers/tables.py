@@ -30,13 +30,16 @@ DENSE = -1
 KEYS, VALUES, STRIDE, COS, SIN, LIMITED_COS, LIMITED_SIN = range(7)
 PLACE = 7
 
-# What is read: a KV head of a row (row * kv_heads + head), the first key and value of a run of units, how many, and
-# whether the row's queries are rotated for it by LIMITED_COS. INDEX: where the numbers of the units are, int64, counted
+# What is read: by a KV head of a row (row * kv_heads + head) and of those behind it, READERS rows in all; the first key
+# and value of a run of units, how many, and whether the rows' queries are rotated for it by LIMITED_COS. ORDER: where
+# 0, 1, 2 .. are, int64: the units are those rows' own, each of which sees those up to its own; 0: all see all. INDEX: where the numbers of the units are, int64, counted
 # from those first ones on, ascending, of which those in [LOW, HIGH) are read; 0: they lie side by side. KEPT: where the
 # logits of the row go, float32, KEPT_ROW bytes from one query head to the next. RUN_FORM: where it is said how units
 # are held as codes (`quantize/tables.py`), of which the first is in slot FIRST; 0: they are not.
-READER, RUN_KEYS, RUN_VALUES, UNITS, LIMITED, INDEX, LOW, HIGH, KEPT, KEPT_ROW, RUN_FORM, FIRST = range(12)
-RUN = 12
+READER, RUN_KEYS, RUN_VALUES, UNITS, LIMITED, INDEX, LOW, HIGH, KEPT, KEPT_ROW, RUN_FORM, FIRST, READERS, ORDER = range(
+    14
+)
+RUN = 14
 
 # What a KV head of a row chooses by its query before it reads: the least and the greatest keys of the first page, how
 # many pages, the units of one, how many pages are chosen, and where the numbers of their units go. PAGES 0: nothing.
@@ -44,7 +47,8 @@ LEAST, GREATEST, PAGES, PAGE, COUNT, CHOSEN = range(6)
 CHOICE = 6
 
 # The whole call. HIDDEN: [ROWS, WIDTH], in and out; ROWS: 1 or a multiple of 4, of which LIVE are rows, the rest room.
-# SHARES: [layers, THREADS + 1], the runs each thread reads; HEADS: [layers, LIVE * KV_HEADS + 1], the runs of each.
+# SHARES: [layers, THREADS + 1], the runs each thread reads; HEADS: [layers, LIVE * KV_HEADS + 1], the runs of each
+# that is the first of those which read them.
 # CHOICES: [layers, LIVE * KV_HEADS], or 0 where nobody chooses.
 # WORK, SCRATCH, BUFFER: memory, with the bytes of one run's and one thread's part.
 (
