@@ -92,7 +92,7 @@ def driven(llm, call):
 
 
 def fed(llm, prompt, rest, plan=None, *, take):
-    """Logits [1 + rest, vocab] of a prompt, whose rows are driven, and of decode steps that are taken, or driven too."""
+    """Logits [1 + rest, vocab] of a prompt, whose rows are driven, and of decode steps, which are taken or driven."""
     with llm.session(plan=plan, max_tokens=len(rest) + 1) as session:
         first = driven(llm, lambda: session.feed(prompt))
         follow = partial(session.feed, rest)

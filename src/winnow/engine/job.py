@@ -118,7 +118,7 @@ def _passes(decoder: Decoder, pieces: list[Piece], decodes: int) -> list[tuple[l
         return [(pieces, decodes)]
     # Few rows are taken by the kernel, which costs less than to drive modules for them among many; of prompts those go
     # along that are taken by it, too.
-    along, others, rows = pieces[:decodes], [], decodes
+    along, others, rows = pieces[:decodes], list[Piece](), decodes
     for piece in pieces[decodes:]:
         job, tokens = piece
         goes = job.state.plain and rows + len(tokens) <= most

@@ -102,7 +102,7 @@ class Sequence:
 
     @property
     def plain(self) -> bool:
-        """Whether rows of its prompt attend to all that was there before them, in all layers, and nobody is told how."""
+        """Whether rows of its prompt attend to all that was there before, in all layers, and nobody is told how."""
         told = self.reader.selects or self.score is not None or self.observer is not None
         return not told and all(pattern == ALL for pattern in self.patterns) and not any(self.windows)
 

@@ -219,12 +219,10 @@ def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: i
         run = read_i64(frame + 8 * t.RUNS) + 8 * t.RUN * number
         reader, mine = read_i64(run + 8 * t.READER), work + (number - base) * work_bytes
         r, first = reader // kv_heads, reader % kv_heads * group
-        query = qkv + wide * (r * (q_heads + 2 * kv_heads) + first)
-        if read_i64(run + 8 * t.LIMITED) != 0:
-            query = limited + wide * (r * q_heads + first)
         rows, order, next_row = read_i64(run + 8 * t.READERS), read_i64(run + 8 * t.ORDER), q_heads + 2 * kv_heads
+        query = qkv + wide * (r * next_row + first)
         if read_i64(run + 8 * t.LIMITED) != 0:
-            next_row = q_heads
+            query, next_row = limited + wide * (r * q_heads + first), q_heads
         for i in range(rows):
             copy(query + wide * next_row * i, mine + wide * group * i, wide * group)
         units, numbers, start = read_i64(run + 8 * t.UNITS), read_i64(run + 8 * t.INDEX), 0
@@ -235,13 +233,13 @@ def attend(frame: int, layer: int, index: int, thread: int, qkv: int, limited: i
         form = read_i64(run + 8 * t.RUN_FORM)
         if form != 0:
             attend_codes(
-                form, reader % kv_heads, read_i64(run + 8 * t.FIRST), start, units, head_dim, rows * group, scale, softcap,
-                half, mine, kept, kept_row, numbers, room,
+                form, reader % kv_heads, read_i64(run + 8 * t.FIRST), start, units, head_dim, rows * group, scale,
+                softcap, half, mine, kept, kept_row, numbers, room,
             )  # fmt: skip
             continue
         attend_run(
-            read_i64(run + 8 * t.RUN_KEYS), read_i64(run + 8 * t.RUN_VALUES), start, units, head_dim, rows, group, order,
-            order, 0, scale, softcap, order != 0, half, mine, kept, kept_row, numbers, room,
+            read_i64(run + 8 * t.RUN_KEYS), read_i64(run + 8 * t.RUN_VALUES), start, units, head_dim, rows, group,
+            order, order, 0, scale, softcap, order != 0, half, mine, kept, kept_row, numbers, room,
         )  # fmt: skip
 
 

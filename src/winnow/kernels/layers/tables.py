@@ -31,11 +31,12 @@ KEYS, VALUES, STRIDE, COS, SIN, LIMITED_COS, LIMITED_SIN = range(7)
 PLACE = 7
 
 # What is read: by a KV head of a row (row * kv_heads + head) and of those behind it, READERS rows in all; the first key
-# and value of a run of units, how many, and whether the rows' queries are rotated for it by LIMITED_COS. ORDER: where
-# 0, 1, 2 .. are, int64: the units are those rows' own, each of which sees those up to its own; 0: all see all. INDEX: where the numbers of the units are, int64, counted
-# from those first ones on, ascending, of which those in [LOW, HIGH) are read; 0: they lie side by side. KEPT: where the
-# logits of the row go, float32, KEPT_ROW bytes from one query head to the next. RUN_FORM: where it is said how units
-# are held as codes (`quantize/tables.py`), of which the first is in slot FIRST; 0: they are not.
+# and value of a run of units, how many, and whether the rows' queries are rotated for it by LIMITED_COS. INDEX: where
+# the numbers of the units are, int64, counted from those first ones on, ascending, of which those in [LOW, HIGH) are
+# read; 0: they lie side by side. KEPT: where the logits of the row go, float32, KEPT_ROW bytes from one query head to
+# the next. RUN_FORM: where it is said how units are held as codes (`quantize/tables.py`), of which the first is in slot
+# FIRST; 0: they are not. ORDER: where 0, 1, 2 .. are, int64: the units are those rows' own, each of which sees those up
+# to its own; 0: every row sees all.
 READER, RUN_KEYS, RUN_VALUES, UNITS, LIMITED, INDEX, LOW, HIGH, KEPT, KEPT_ROW, RUN_FORM, FIRST, READERS, ORDER = range(
     14
 )
