@@ -360,22 +360,46 @@ def test_time_to_the_first_token_counts_from_arrival(llm, text):
     assert done[1].stats.ttft_s < done[1].stats.total_s < done[2].stats.ttft_s < done[3].stats.ttft_s
 
 
+def steps_of(pace, decodes, step_s, count=40):
+    """So many steps that take what `step_s` says of their tokens of prompts; returns how many those were."""
+    seen = []
+    for _ in range(count):
+        seen.append(pace.offer(decodes))
+        pace.note(seen[-1], step_s(seen[-1]))
+    return seen
+
+
 def test_the_pace_follows_what_steps_take():
     """A step that costs 2 ms and 0.5 ms a token, and may take 20 ms, comes to have 36 tokens."""
-    pace, seen = Pace(0.020, 512), []
-    for _ in range(40):
-        seen.append(pace.rows)
-        pace.note(pace.rows, 0.002 + 0.0005 * pace.rows)
+    pace = Pace(0.020, 512)
+    seen = steps_of(pace, 0, lambda rows: 0.002 + 0.0005 * rows)
     assert seen[0] == FIRST
-    assert all(after <= 2 * before + 1 for before, after in pairwise(seen))
-    assert 34 <= pace.rows <= 38
+    assert all(after <= 2 * before for before, after in pairwise(seen))
+    assert 32 <= seen[-1] <= 36
+    assert seen[-1] % 4 == 0  # whole tiles
     pace.note(3, 0.001)  # the end of a prompt says nothing of longer pieces
-    assert 34 <= pace.rows <= 38
-    pace.note(pace.rows, 1.0)
-    assert pace.rows <= 19
-    for _ in range(20):
-        pace.note(pace.rows, 1.0)
-    assert pace.rows == 1
+    assert pace.offer(0) == seen[-1]
+    pace.note(seen[-1], 1.0)
+    assert pace.offer(0) <= seen[-1] // 2
+    assert steps_of(pace, 0, lambda rows: 1.0)[-1] == 1
+
+
+def test_the_pace_knows_what_decode_steps_take_alone():
+    """Of 48 ms others take 30, so that tokens of 3 ms, few at first, come to be two tiles with the decode rows."""
+    for decodes, expected in ((3, 5), (2, 6)):
+        pace = Pace(0.048, 512)
+        steps_of(pace, decodes, lambda rows: 1.0)
+        pace.note(0, 0.030)
+        seen = steps_of(pace, decodes, lambda rows: 0.030 + 0.003 * rows)
+        assert seen[0] == 1
+        assert seen[-1] == expected
+        assert max(seen) <= 6
+
+
+def test_a_pace_that_decode_steps_alone_exceed_lets_prompts_go_on():
+    pace = Pace(0.010, 512)
+    pace.note(0, 0.030)
+    assert steps_of(pace, 4, lambda rows: 0.030 + 0.002 * rows)[-1] == 1
 
 
 def test_logits_of_a_session_and_of_the_engine_are_the_same(llm, text):

@@ -139,7 +139,7 @@ class Engine:
                 decodes = sum(job.token is not None for job in jobs)
                 allowed = self.max_step_tokens
                 if self._pace is not None:
-                    allowed = min(allowed, decodes + self._pace.rows)
+                    allowed = min(allowed, decodes + self._pace.offer(decodes))
                 started, self._busy = time.perf_counter(), True
                 try:
                     fed = step(self._llm.decoder, jobs, allowed)

@@ -1,5 +1,7 @@
 """How many tokens of prompts a step may have, so that it takes no longer than it should."""
 
+from winnow.runtime.few import TILE
+
 FIRST = 16  # tokens of the first step: what steps cost is not known yet
 STRIDE = 2.0  # the most by which the number changes from one step to the next
 
@@ -7,19 +9,35 @@ STRIDE = 2.0  # the most by which the number changes from one step to the next
 class Pace:
     """The number of prompt tokens in a step follows the time that steps take.
 
-    seconds: what a step may take; most: the most tokens. rows: the tokens that the next step may have.
+    seconds: what a step may take; most: the most tokens.
     """
 
     def __init__(self, seconds: float, most: int) -> None:
         self._seconds, self._most = seconds, most
-        self.rows = min(FIRST, most)
+        self._rows = float(min(FIRST, most))
+        self._offered = 0
+        self._others_s = 0.0  # what a step takes that has no tokens of prompts, about
+
+    def offer(self, decodes: int) -> int:
+        """How many tokens of prompts the next step may have beside so many decode rows, at least 1.
+
+        Rows are computed in whole tiles, so one that is begun is better filled.
+        """
+        rows = int(self._rows)
+        whole = (decodes + rows) // TILE * TILE - decodes
+        self._offered = max(1, whole if whole > 0 else rows)
+        return self._offered
 
     def note(self, rows: int, seconds: float) -> None:
-        """A step with so many tokens of prompts has taken so long; only one that used what it had asks for more."""
+        """A step with so many tokens of prompts has taken so long; only one that used what it had asks for more.
+
+        What tokens of prompts take is what steps take beyond those that had none, so that few of them, of which the
+        next would cost little, are not taken for what the rest of the step costs.
+        """
         if not rows:
+            self._others_s = seconds
             return
-        factor = self._seconds / max(seconds, 1e-9)
-        if factor < 1:
-            self.rows = max(1, int(self.rows * max(factor, 1 / STRIDE)))
-        elif rows >= self.rows:
-            self.rows = min(self._most, int(self.rows * min(factor, STRIDE)) + 1)
+        others = min(self._others_s, 0.9 * self._seconds, seconds)
+        wanted = rows * (self._seconds - others) / max(seconds - others, 1e-9)
+        if wanted < rows or rows >= self._offered:
+            self._rows = min(self._most, max(1.0, rows / STRIDE, min(wanted, self._rows * STRIDE)))

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from winnow.kernels.layers import tables as t
-from winnow.kernels.linear import MAX_ROWS, FastLinear
+from winnow.kernels.linear import FastLinear
 from winnow.models.packed import PackedLinear
 from winnow.policies.base import ModelShape
 
@@ -58,13 +58,6 @@ KNOWN = {  # by what the names of their classes begin with
 }  # fmt: skip
 
 
-class Description(NamedTuple):
-    """record: a row of the table of layers; rows: up to how many rows its products are multiplied as they are."""
-
-    record: list[int]
-    rows: int
-
-
 class Rows(NamedTuple):
     """Some rows of the weight [outs, ins] of a linear layer."""
 
@@ -79,8 +72,8 @@ class UnknownError(Exception):
     """A layer that no description holds for; why."""
 
 
-def describe(layer: Any, shape: ModelShape, dtype: torch.dtype, rope: torch.dtype) -> Description:
-    """The description of a layer whose activations are `dtype`, its cos and sin `rope`; raises UnknownError."""
+def describe(layer: Any, shape: ModelShape, dtype: torch.dtype, rope: torch.dtype) -> list[int]:
+    """A layer whose activations are `dtype`, its cos and sin `rope`, as a row of the table; raises UnknownError."""
     if any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in layer.modules()):
         raise UnknownError("something is hooked to it")
     name = type(layer).__name__.removesuffix("DecoderLayer")
@@ -103,7 +96,7 @@ def describe(layer: Any, shape: ModelShape, dtype: torch.dtype, rope: torch.dtyp
     record[t.ACTIVATION] = _activation(_fact(mlp, names.activation))
     record[t.SHARE] = _bits(_fact(layer, names.residual) if names.residual else 1.0)
     record[t.PARTS :] = [place for part in parts for place in _product(part, dtype)]
-    return Description(record, min(_rows(part.module) for part in parts))
+    return record
 
 
 def _put_norms(record: list[int], layer: Any, name: str, shape: ModelShape, dtype: torch.dtype) -> None:
@@ -180,8 +173,3 @@ def _product(part: Rows, dtype: torch.dtype) -> list[int]:
         row_bytes = ins * dtype.itemsize
         return [module.weight.data_ptr() + start * row_bytes, row_bytes, stop - start, ins, 1, t.DENSE, 0, place]
     raise UnknownError(f"the kernel cannot serve {module}")
-
-
-def _rows(module: nn.Module) -> int:
-    """Up to how many rows a product is multiplied as it is."""
-    return module.few if isinstance(module, PackedLinear) else MAX_ROWS

@@ -15,14 +15,14 @@ from winnow.kernels.attend import LARGEST_HEAD
 from winnow.kernels.launch import numba_missing
 from winnow.kernels.layers import tables as t
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
-from winnow.runtime.description import Description, UnknownError, describe
+from winnow.runtime.description import UnknownError, describe
 from winnow.runtime.few import FewRows
 from winnow.runtime.frame import Frame
 from winnow.runtime.segment import Segment
 
 log = logging.getLogger(__name__)
 LANES = 16  # what the kernel takes at once of a row
-MOST_ROWS = 16
+MOST_ROWS = 32  # that are taken: products of more are faster otherwise, by as much as driving modules takes
 
 
 class Program:
@@ -43,9 +43,8 @@ class Program:
         self._until = [len(known)] * (len(known) + 1)  # per layer: up to which one from there on all are taken
         for layer in reversed(range(len(known))):
             self._until[layer] = layer if known[layer] is None else self._until[layer + 1]
-        self.layers = np.array([[0] * t.LAYER if each is None else each.record for each in known], dtype=np.int64)
-        self.rows = min((each.rows for each in known if each is not None), default=0)
-        self.rows = min(self.rows, MOST_ROWS)
+        self.layers = np.array([each or [0] * t.LAYER for each in known], dtype=np.int64)
+        self.rows = MOST_ROWS if any(known) else 0
 
     def run(self, segments: list[Segment], hidden: Tensor, first: int, last: int) -> tuple[Tensor, int]:
         """Take the decode rows of some segments, [rows, hidden], through the layers from `first` on, up to `last`.
@@ -98,12 +97,12 @@ class Program:
         return self._memory[name].data_ptr()
 
 
-def _descriptions(decoder: Decoder) -> list[Description | None]:
-    """Of every layer; None where it has to be driven."""
+def _descriptions(decoder: Decoder) -> list[list[int] | None]:
+    """Of every layer its row of the table; None where it has to be driven."""
     cos, _ = decoder.rotary.identity()
     if not _possible(decoder, cos.shape[-1]):
         return [None] * len(decoder.layers)
-    found: list[Description | None] = []
+    found: list[list[int] | None] = []
     for index, layer in enumerate(decoder.layers):
         try:
             found.append(describe(layer, decoder.shape, decoder.dtype, cos.dtype))
