@@ -116,7 +116,7 @@ class Plan:
         policy lacks a tokenizer, heads or another model.
         """
         self.validate(services.shape)
-        for policy in (self.prompt, self.keep, self.read):
+        for policy in (self.prompt, self.keep, self.read, self.store):
             policy.prepare(services, ids)
         if ids is not None:
             self._check_length(services.shape, len(ids), new)

@@ -30,12 +30,11 @@ def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int
     """
     units = _units(plan, shape, prompt, new, chunk, deep or Deep.none(prompt))
     figures = [SCORE * plan.keep.pattern(layer).held + 2 * POSITION * plan.keep.per_head for layer in shape.contexts]
-    held = sum(
-        shape.kv_heads * (_held(plan, shape, layer, count) + count * beside)
-        for layer, count, beside in zip(shape.contexts, units, figures, strict=True)
-    )
+    held = sum(_held(plan, shape, *each) for each in zip(shape.contexts, units, strict=True))
+    beside = sum(count * figure for count, figure in zip(units, figures, strict=True))
     return (
-        held
+        plan.store.in_memory(shape.kv_heads * held)
+        + shape.kv_heads * beside
         + _parked(plan, shape, prompt, new, deep)
         + plan.read.bound(shape, prompt, new)
         + _told(plan, shape, prompt + new)
