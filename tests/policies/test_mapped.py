@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import types
 
 import pytest
@@ -102,29 +101,19 @@ def watched(true, calls):
 
 
 @pytest.mark.parametrize("reads", ["full", "quest(page=16, budget=64, dense_layers=0)"])
-def test_the_part_in_memory_is_kept_to_while_it_runs(reads, tmp_path):
-    """Looked at from another thread all the while, in prefill and in decode."""
+def test_the_part_in_memory_is_kept_to_while_it_runs(reads, tmp_path, monkeypatch):
+    """In prefill and in decode: looked at where it is most, whenever other layers are about to come."""
     model, ids = small_model(WIDE), [5, 9, 70] * 1000
     model.config.max_position_embeddings = 4096
-    llm = LLM(model, prefill_chunk=64)
-    plan, seen, done = mapped(Plan.parse(reads), tmp_path, least=3), [], threading.Event()
-
-    def look():
-        while not done.is_set():
-            seen.append(resident(tmp_path))
-
-    watcher = threading.Thread(target=look)
+    llm, plan, seen, true = LLM(model, prefill_chunk=64), mapped(Plan.parse(reads), tmp_path, least=3), [], Files.fetch
+    monkeypatch.setattr(Files, "fetch", lambda *given: (seen.append(resident(tmp_path)), true(*given))[1])
     with llm.session(plan=plan, max_tokens=40) as session:
-        watcher.start()
-        try:
-            session.feed(ids)
-            session.feed(ids[:30])
-        finally:
-            done.set()
-            watcher.join()
+        for fed in (ids, ids[:30]):
+            seen.clear()
+            session.feed(fed)
+            assert MOST / 8 < max([*seen, resident(tmp_path)]) <= MOST
         stats, shape = session.stats, llm.decoder.shape
         assert stats.disk_bytes == stats.allocated_bytes == on_disk(tmp_path) > 2 * MOST
-    assert 0 < max(seen) <= MOST
     assert stats.total_bytes == MOST + stats.aux_bytes
     assert stats.total_bytes <= bound_bytes(plan, shape, len(ids), 39, 64)
     assert bound_bytes(plan, shape, len(ids), 39, 64) < bound_bytes(Plan.parse(reads), shape, len(ids), 39, 64)
@@ -227,18 +216,17 @@ def test_a_disk_without_room_ends_a_request_before_it_begins_and_no_other(text, 
 
 def test_a_disk_that_is_full_later_ends_those_who_need_more(text, tmp_path, monkeypatch):
     """Samples go on behind what they share in files of their own."""
-    llm, params = small_llm(WIDE), SamplingParams(max_tokens=9, ignore_eos=True)
-    [expected] = llm.generate([text], params)
+    llm, params = small_llm(WIDE), SamplingParams(max_tokens=9, n=2, temperature=1.0, seed=0, ignore_eos=True)
+    first, second = (each.token_ids for each in llm.generate([text], params))
     layers = llm.decoder.shape.layers
     made = no_room_after(monkeypatch, files=2 * layers)  # the prompt's, and one sample's
     with llm.engine() as engine:
-        other = engine.add(text, params)
-        number = engine.add(text, SamplingParams(max_tokens=9, n=2, ignore_eos=True), plan=mapped(Plan(), tmp_path))
+        other, number = (engine.add(text, params, plan=plan) for plan in (Plan(), mapped(Plan(), tmp_path)))
         found = finished(engine)
     assert len(made) > 2 * layers
-    assert found[other, 0].token_ids == expected.token_ids
-    ends = [(each.finish_reason, each.token_ids) for (request, _), each in sorted(found.items()) if request == number]
-    assert ends == [("length", expected.token_ids), ("error", expected.token_ids[:1])]
+    ends = {each: (completion.finish_reason, completion.token_ids) for each, completion in found.items()}
+    assert ends[other, 0] == ends[number, 0] == ("length", first)
+    assert (ends[other, 1], ends[number, 1]) == (("length", second), ("error", second[:1]))
     assert isinstance(found[number, 1].error, CapacityError)
     assert on_disk(tmp_path) == 0
 

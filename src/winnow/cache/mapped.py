@@ -86,8 +86,8 @@ class MappedSlab(Slab):
                 f"mapped: the units of {capacity:,} tokens in one layer take {self._nbytes / MIB:,.1f} MiB, and a step "
                 f"reads a layer at once; use resident_mib of at least {math.ceil(self._nbytes / MIB)}"
             )
-        self._whole = files.tensor(2 * kv_heads, capacity, head_dim, dtype)
-        self.keys, self.values = self._whole[:kv_heads], self._whole[kv_heads:]
+        both = files.tensor(2 * kv_heads, capacity, head_dim, dtype)
+        self.keys, self.values = both[:kv_heads], both[kv_heads:]
 
     @property
     def nbytes(self) -> int:
@@ -109,7 +109,7 @@ class MappedSlab(Slab):
             self._apart = apart
 
     def _advise(self, advice: int) -> None:
-        if self._nbytes and _madvise()(self._whole.data_ptr(), self._nbytes, advice):
+        if self._nbytes and _madvise()(self.keys.data_ptr(), self._nbytes, advice):
             raise OSError(ctypes.get_errno(), f"madvise: {os.strerror(ctypes.get_errno())}")
 
 

@@ -174,6 +174,7 @@ class Sequence:
             moment = Moment(self.prompt, self.position, self.shape.contexts[layer], late)
             evict_by_score(self.caches[layer], self.plan.keep, self.score, moment, room, noted)
 
+    @torch.inference_mode()
     def make_room(self) -> None:
         """Take memory for the row of a decode step in every layer: what is raised here has spoilt nothing yet."""
         for cache in self.own_caches():
