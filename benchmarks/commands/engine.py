@@ -121,7 +121,7 @@ class Mapped(ShapeOptions, OutOptions):
     """Tokens of the prompt that is asked in memory too."""
     steps: AtLeast1 = 64
     """Tokens after the prompt."""
-    plan: Annotated[str, Parameter(alias="-p")] = "slowfast(budget=512, recent=128, trigger='none')"
+    plan: Annotated[str, Parameter(alias="-p")] = "quest(page=128, budget=768, dense_layers=0)"
     """What to spend, but for how units are stored; `winnow plans` lists policies."""
     resident_mib: AtLeast1 = 256
     """MiB of units that are in memory at once."""
