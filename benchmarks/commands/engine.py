@@ -1,4 +1,4 @@
-"""`steps`, `overhead`, `together`, `arrival`, `mapped` and `forks`: what tokens take, of one text or of many at once."""
+"""`steps`, `overhead`, `together`, `arrival`, `mapped` and `forks`: what tokens take, of one text or of many."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -159,9 +159,10 @@ def test_forks_are_independent(text, tmp_path, small):
     for plan in (Plan(), mapped(Plan(), tmp_path, least=72)):
         with llm.session(plan=plan, max_tokens=9) as session:
             session.feed(text)
-            twin = session.fork()
-            rows = torch.cat([twin.feed([5, 6]), session.feed([7]), twin.feed([8])])
+            twin, early = session.fork(), session.fork(at=90)
+            rows = torch.cat([twin.feed([5, 6]), session.feed([7]), early.feed(text[90:92]), twin.feed([8])])
             twin.close()
+            early.close()
         if plan.is_full:
             expected = rows
     assert torch.equal(rows, expected)

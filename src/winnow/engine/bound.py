@@ -23,7 +23,7 @@ class Bound:
 
 
 def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep | None = None) -> int:
-    """Bytes of units and of all that policies hold beside them, at most, for `new` tokens after a prompt.
+    """Bytes in memory of units and of all that policies hold beside them, at most, for `new` tokens after a prompt.
 
     prompt: its tokens, before anything shortens it; chunk: the most rows of it in a step. deep: what the compute policy
     says of it. The sum of closed formulas, each of which may be above what is held, never below.

@@ -176,9 +176,10 @@ class Sequence:
 
     @torch.inference_mode()
     def make_room(self) -> None:
-        """Take memory for the row of a decode step in every layer: what is raised here has spoilt nothing yet."""
-        for cache in self.own_caches():
-            cache.make_room(1)
+        """Take what a decode step's row needs of a disk that may be full: what is raised now has spoilt nothing."""
+        if self.plan.store.in_files:
+            for cache in self.own_caches():
+                cache.make_room(1)
 
     def leave(self, layer: int) -> None:
         """Drop what no later row may see in a layer."""
