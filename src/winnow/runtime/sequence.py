@@ -332,7 +332,7 @@ def _take_memory(sequence: Sequence, decoder: Decoder, length: int) -> None:
     plan, shape, gates, prompt = sequence.plan, sequence.shape, sequence.gates, sequence.prompt
     make = plan.store.slabs(shape.kv_heads, shape.head_dim, decoder.dtype, decoder.device)
     form = plan.store.form(shape.head_dim)
-    opened = None if form is None else partial(QuantizedSlab, form, shape.kv_heads, decoder.dtype, decoder.device)
+    quantized = None if form is None else partial(QuantizedSlab, form, shape.kv_heads, decoder.dtype, decoder.device)
     units = plan.compute.layer_tokens(shape, prompt, sequence.deep).units
     for layer, (context, held) in enumerate(zip(shape.contexts, units, strict=True)):
         if (holder := sequence.holder(layer)) != layer:
@@ -346,7 +346,7 @@ def _take_memory(sequence: Sequence, decoder: Decoder, length: int) -> None:
             make,
             max(1, held + new if wanted is None else min(held + new, wanted)),
             limit,
-            quantized=opened,
+            quantized=quantized,
             scored=sequence.patterns[layer].held,
             compact=layer < gates.first and sequence.patterns[layer].held and plan.keep.compact,
             shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
