@@ -21,6 +21,7 @@ BENCHMARKS = {
     "overhead": ("engine:Overhead", "What a decode step spends outside kernels, and its Python calls."),
     "together": ("engine:Together", "Sequences that decode together: one alone, the floor, transformers."),
     "arrival": ("engine:Arrival", "A long prompt that arrives while others decode: gaps and time to first token."),
+    "mapped": ("engine:Mapped", "A context in files, in a part of memory that it is larger than."),
     "forks": ("engine:Forks", "Memory of many samples of one prompt."),
     "sweep": ("layers:Sweep", "Score, speed-up and work saved for many plans."),
     "depth": ("layers:Depth", "Score with exactly one pruning layer, by its depth and by what goes on there."),

@@ -47,7 +47,7 @@ class ShapeOptions(HostOptions):
     """A model of a known shape with random weights."""
 
     shape: Annotated[str, Parameter(group=MODEL)] = SHAPE
-    """qwen3-0.6b, qwen3-4b, llama-3.2-1b, llama-3.1-8b or needle-like; the weights are random."""
+    """smollm2-135m, qwen3-0.6b, qwen3-4b, llama-3.2-1b, llama-3.1-8b or needle-like; the weights are random."""
     device: Annotated[str, Parameter(group=MODEL)] = "cpu"
     """cpu or cuda."""
 

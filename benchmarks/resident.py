@@ -75,6 +75,12 @@ class DeviceMemory:
         return torch.cuda.max_memory_allocated(self._device)
 
 
+def resident_parts() -> tuple[int, int]:
+    """Bytes of this process's memory that are its alone, and of files, as one look of Linux counts them."""
+    counted = dict(re.findall(r"^(RssAnon|RssFile):\s+(\d+) kB$", STATUS.read_text(encoding="utf-8"), re.MULTILINE))
+    return 1024 * int(counted["RssAnon"]), 1024 * int(counted["RssFile"])
+
+
 def _status(field: str) -> int:
     """A line of kB in `/proc/self/status`, in bytes."""
     [found] = re.findall(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(encoding="utf-8"), re.MULTILINE)

@@ -49,6 +49,7 @@ class Shape:
 
 
 SHAPES = {
+    "smollm2-135m": Shape(LlamaConfig, 30, 576, 9, 3, 64, 1536, 49152, tied=True),
     "qwen3-0.6b": Shape(Qwen3Config, 28, 1024, 16, 8, 128, 3072, 151936, tied=True),
     "qwen3-4b": Shape(Qwen3Config, 36, 2560, 32, 8, 128, 9728, 151936, tied=True),
     "llama-3.2-1b": Shape(LlamaConfig, 16, 2048, 32, 8, 64, 8192, 128256, tied=True),

@@ -74,6 +74,7 @@ RESULTS_IN_ORDER = (
     Result("engine-steps", 6, quoted=("results/engine.md", "engine-steps.json")),
     Result("engine-overhead", 1, quoted=("results/engine.md", "engine-overhead.json")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
+    Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),
     Result("lazyllm-table1", 15, quoted=("results/lazyllm.md", "lazyllm-table1.json")),
     Result("lazyllm-accuracy", 10, quoted=("results/lazyllm.md", "lazyllm-accuracy.json")),
     Result("lazyllm-sweep", 10, quoted=("results/lazyllm.md", "lazyllm-sweep.json")),

@@ -1,13 +1,14 @@
-"""`steps`, `overhead`, `together`, `arrival` and `forks`: what tokens take in the engine, of one text or of many."""
+"""`steps`, `overhead`, `together`, `arrival`, `mapped` and `forks`: what tokens take, of one text or of many."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from benchmarks.options import Cached, Repeats, TextOptions
-from winnow.cli.options import AtLeast1, OutOptions, PlansOptions, PlotOptions
+from benchmarks.options import CHUNK, Cached, Chunk, Repeats, ShapeOptions, TextOptions
+from winnow.cli.options import MODEL, AtLeast1, OutOptions, PlansOptions, PlotOptions
 
 Length = Annotated[int, Parameter(alias="-l", validator=Number(gte=1))]
 
@@ -102,6 +103,36 @@ class Arrival(TextOptions, PlotOptions):
         from benchmarks.arrival_command import arrival
 
         return arrival(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapped(ShapeOptions, OutOptions):
+    """Memory and tokens per second of a context in files, in a part of memory that it is larger than.
+
+    Each run in a process of its own: a prompt that fits, in memory and in files, and a long one in files. Tokens and
+    weights are random.
+    """
+
+    shape: Annotated[str, Parameter(group=MODEL)] = "smollm2-135m"
+    """smollm2-135m, qwen3-0.6b, qwen3-4b, llama-3.2-1b, llama-3.1-8b or needle-like; the weights are random."""
+    length: Length = 65536
+    """Tokens of the long prompt."""
+    fits: AtLeast1 = 4096
+    """Tokens of the prompt that is asked in memory too."""
+    steps: AtLeast1 = 64
+    """Tokens after the prompt."""
+    plan: Annotated[str, Parameter(alias="-p")] = "quest(page=128, budget=768, dense_layers=0)"
+    """What to spend, but for how units are stored; `winnow plans` lists policies."""
+    resident_mib: AtLeast1 = 256
+    """MiB of units that are in memory at once."""
+    path: Path | None = None
+    """The directory for the files. Default: the system's for temporary ones."""
+    prefill_chunk: Chunk = CHUNK
+
+    def __call__(self) -> int:
+        from benchmarks.mapped_command import mapped
+
+        return mapped(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .tables import Block, Columns, Record, code, count, key, machine, mib, milliseconds, number, one, table
+from .tables import Block, Columns, Record, code, count, key, machine, mib, milliseconds, number, one, percent, table
 
 STEPS: Columns = {
     "plan": code("plan"),
@@ -48,6 +48,21 @@ FORKS: Columns = {
     "if apart, MiB": mib("apart_bytes", 1),
     "grown by, MiB": mib("grown_bytes", 1),
     "process, MiB": mib("after_bytes", 1),
+}
+
+MAPPED: Columns = {
+    "plan": code("plan"),
+    "prompt tokens": count("length"),
+    "prefill, tokens/s": count("tokens_per_s"),
+    "step, ms": milliseconds("step_s", 1),
+    "read, %": percent("read_share", 2),
+    "units, MiB": mib("unit_bytes", 1),
+    "files, MiB": mib("disk_bytes", 1),
+    "held, MiB": mib("total_bytes", 1),
+    "process before, MiB": mib("before_bytes", 1),
+    "at most, MiB": lambda row: f"{max(row['prefill_bytes'], row['decode_bytes']) / 2**20:,.1f}",
+    "grown by, MiB": mib("grown_bytes", 1),
+    "the same answer": lambda row: {None: "", True: "yes", False: "no"}[row["same"]],
 }
 
 
@@ -104,10 +119,19 @@ def forks(told: Record) -> str:
     )
 
 
+def mapped(told: Record) -> str:
+    """A context in files beside one in memory."""
+    return (
+        f"{table(MAPPED, told['summary'])}\n\n{told['model']} with random weights, {told['steps']} steps after the "
+        f"prompt; {told['resident_mib']} MiB of units in memory at once; {machine(told)}."
+    )
+
+
 BLOCKS = {
     "engine-steps": Block(steps, ("engine-steps.json",)),
     "engine-overhead": Block(overhead, ("engine-overhead.json",)),
     "engine-together": Block(together, ("engine-together.json",)),
     "engine-arrival": Block(arrival, ("engine-arrival.json",)),
+    "engine-mapped": Block(mapped, ("engine-mapped.json",)),
     "engine-forks": Block(forks, ("engine-forks.json",)),
 }

@@ -67,6 +67,12 @@ class Plan:
         """Whether this plan is full attention."""
         return all(policy.identity for policy in self.policies.values())
 
+    @property
+    def holds_all(self) -> bool:
+        """Whether every unit stays as it came and every step reads it: full attention, wherever units lie."""
+        others = (policy for policy in self.policies.values() if policy is not self.store)
+        return self.store.next_change(0, 1) is None and all(policy.identity for policy in others)
+
     @classmethod
     def parse(cls, text: "str | Plan") -> "Plan":
         """The plan that `text` describes; a Plan is returned as it is.
@@ -116,7 +122,7 @@ class Plan:
         policy lacks a tokenizer, heads or another model.
         """
         self.validate(services.shape)
-        for policy in (self.prompt, self.keep, self.read):
+        for policy in (self.prompt, self.keep, self.read, self.store):
             policy.prepare(services, ids)
         if ids is not None:
             self._check_length(services.shape, len(ids), new)

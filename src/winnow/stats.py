@@ -31,9 +31,10 @@ class Stats:
     units_full: int = 0  # the same under full attention
     cache_bytes: int = 0  # units held at the end, and nothing else
     peak_cache_bytes: int = 0  # the most units each layer ever held, in the middle of a step included, summed
-    allocated_bytes: int = 0  # memory reserved for units at the end, held or not
+    allocated_bytes: int = 0  # memory, or files, reserved for units at the end, held or not
     aux_bytes: int = 0  # the most at once of what policies hold beside units: scores, copies, parked states
     total_bytes: int = 0  # the most at once of units and all that policies hold beside them
+    disk_bytes: int = 0  # the most at once of files reserved for units; 0 where they are in memory
     slow_steps: int = 0  # decode steps that are slow for the read policy; if it has none, that read every kept unit
     fast_steps: int = 0  # all others
     revived_rows: int = 0  # rows computed late, for tokens skipped before

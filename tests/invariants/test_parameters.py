@@ -54,6 +54,7 @@ VALUES = {
     "anchors": ["none", "first:3", "last:4"],
     "decode_from": ["last:1", "last:6"],
     "heads": ["nowhere"],
+    "path": ["nowhere"],
     "scorer": ["needle"],
     "always_keep": [(0,), (3, 4, 5, 6), (1, 2, 7, 8, 9), (10_000,)],
     "keep_decode": [0.2, 0.9, 1.0],

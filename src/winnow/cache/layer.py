@@ -167,8 +167,7 @@ class LayerCache:
         """Take slots for new units."""
         self.gapless = self.gapless and first is not None and self._next in (None, first)
         self._next = None if first is None else first + rows
-        if self.stop + rows > self.memory.capacity:
-            self._make_room(rows)
+        self.make_room(rows)
         slots = slice(self.stop, self.stop + rows)
         if isinstance(positions, Tensor):
             self.positions[..., slots] = positions
@@ -179,6 +178,11 @@ class LayerCache:
         self.stop += rows
         self.appended += rows
         self._count()
+
+    def make_room(self, rows: int) -> None:
+        """Take memory for so many more units, where there is none."""
+        if self.stop + rows > self.memory.capacity:
+            self._make_room(rows)
 
     def drop(self, count: int, after: int = 0) -> None:
         """Evict the `count` oldest units but the first `after`, which stay at the front for good."""
@@ -215,8 +219,8 @@ class LayerCache:
         target = self.slab if 2 * wanted >= self.slab.capacity and not shared else self._make(max(wanted, 1))
         if target is not self.slab:
             self.high = self._own_high = kept
-        for old, new in zip(self.memory.read(0, self.stop), (target.keys, target.values), strict=True):
-            move(old, per_head, new[:, :kept])
+        for old, new in zip(self.memory.read(0, self.stop), target.run(0, kept), strict=True):
+            move(old, per_head, new)
         positions = self.positions.expand(*index.shape[:-1], self.positions.shape[-1])
         positions = positions.gather(-1, slots.expand(*positions.shape[:-1], kept))
         self.positions = positions.new_empty(*positions.shape[:-1], target.capacity)
@@ -267,14 +271,14 @@ class LayerCache:
     def gather(self, index: Tensor) -> Units:
         """Keys, values [kv_heads, units, head_dim] in the slots `index`, [units]; a copy."""
         # From whole slabs: torch gathers several times as fast from contiguous tensors as from slices of them.
-        keys, values = self.memory.read(0, self.stop) if self.memory.offset else (self.slab.keys, self.slab.values)
+        keys, values = self.memory.read(0, self.stop) if self.memory.offset else self.slab.run(0, self.slab.capacity)
         return keys.index_select(1, index), values.index_select(1, index)
 
     def change_keys(self, change: Callable[[Tensor], Tensor]) -> None:
         """Replace the keys of the second run, [kv_heads, units, head_dim], by others."""
         if self.memory.offset:
             self._move(self._make(self.memory.capacity))
-        keys = self.slab.keys[:, self.start : self.stop]
+        keys = self.slab.run(self.start, self.stop).keys
         keys.copy_(change(keys))
 
     def quantize(self, residual: int, group: int, room: int) -> None:
@@ -325,6 +329,10 @@ class LayerCache:
         self.high, self._own_high = self.length, 0
         self._count()
 
+    def release(self) -> None:
+        """Give the memory of all units back, whoever still holds the cache; it is of no more use."""
+        self.memory.release()
+
     def _count(self) -> None:
         """Note how many units live now."""
         length = self.length
@@ -369,7 +377,7 @@ class LayerCache:
         """Bring the live slots to the front of `target`, which may be the slab they are in; one head at a time."""
         end = self.head + self.stop - self.start
         first, second = self.memory.read(0, self.head), self.memory.read(self.start, self.stop)
-        for sink, recent, new in zip(first, second, (target.keys, target.values), strict=True):
+        for sink, recent, new in zip(first, second, target.run(0, end), strict=True):
             for head in range(new.shape[0]):
                 if target is not self.slab:
                     new[head, : self.head] = sink[head]

@@ -72,7 +72,12 @@ class Memory:
     @property
     def nbytes(self) -> int:
         """Bytes reserved, also of what is shared."""
-        return self.own.nbytes + sum(slab.nbytes for slab, _ in self._settled)
+        return sum(slab.nbytes for slab in self.slabs)
+
+    @property
+    def slabs(self) -> "list[Slab | QuantizedSlab]":
+        """All of them, settled slots first."""
+        return [*(slab for slab, _ in self._settled), self.own]
 
     @property
     def settled_nbytes(self) -> int:
@@ -110,19 +115,24 @@ class Memory:
 
     def write(self, start: int, keys: Tensor, values: Tensor) -> None:
         """Put units into slots from `start` on, none of which is settled."""
-        place = slice(start - self.offset, start - self.offset + keys.shape[1])
-        self.own.keys[:, place] = keys
-        self.own.values[:, place] = values
+        place = self.own.run(start - self.offset, start - self.offset + keys.shape[1])
+        place.keys.copy_(keys)
+        place.values.copy_(values)
 
     def grow(self, capacity: int, stop: int) -> None:
         """Make room for `capacity` own slots; those up to `stop` move."""
         target, used = self._make(capacity), stop - self.offset
-        target.keys[:, :used], target.values[:, :used] = self.own.run(0, used)
+        keys, values = target.run(0, used)
+        keys[:], values[:] = self.own.run(0, used)
         self.own = target
 
     def settle(self, slab: Slab) -> None:
         """From now on all slots are those of `slab`, into which what lives has been moved."""
         self._settled, self._growing, self.offset, self.own = [], None, 0, slab
+
+    def release(self) -> None:
+        """Give all slabs back, but for what forks share."""
+        self.settle(self._make(0))
 
     def quantize(self, count: int, stop: int, room: int) -> None:
         """Hold the first `count` own units quantised from now on, whole groups; the others, up to slot `stop`, come to

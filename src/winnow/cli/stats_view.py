@@ -22,6 +22,7 @@ def stats_table(stats: Stats, plan: str) -> Table:
         "cache at the end": size(stats.cache_bytes),
         "cache, at most": size(stats.peak_cache_bytes),
         "reserved for the cache": size(stats.allocated_bytes),
+        "in files, at most": size(stats.disk_bytes) if stats.disk_bytes else "",
         "steps that read everything": f"{stats.slow_steps:,} of {steps:,}"
         if stats.fast_steps and stats.slow_steps
         else "",

@@ -23,19 +23,18 @@ class Bound:
 
 
 def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep | None = None) -> int:
-    """Bytes of units and of all that policies hold beside them, at most, for `new` tokens after a prompt.
+    """Bytes in memory of units and of all that policies hold beside them, at most, for `new` tokens after a prompt.
 
     prompt: its tokens, before anything shortens it; chunk: the most rows of it in a step. deep: what the compute policy
     says of it. The sum of closed formulas, each of which may be above what is held, never below.
     """
     units = _units(plan, shape, prompt, new, chunk, deep or Deep.none(prompt))
     figures = [SCORE * plan.keep.pattern(layer).held + 2 * POSITION * plan.keep.per_head for layer in shape.contexts]
-    held = sum(
-        shape.kv_heads * (_held(plan, shape, layer, count) + count * beside)
-        for layer, count, beside in zip(shape.contexts, units, figures, strict=True)
-    )
+    held = sum(_held(plan, shape, *each) for each in zip(shape.contexts, units, strict=True))
+    beside = sum(count * figure for count, figure in zip(units, figures, strict=True))
     return (
-        held
+        plan.store.in_memory(shape.kv_heads * held)
+        + shape.kv_heads * beside
         + _parked(plan, shape, prompt, new, deep)
         + plan.read.bound(shape, prompt, new)
         + _told(plan, shape, prompt + new)

@@ -81,6 +81,10 @@ def step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
 
 
 def _step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
+    for job in jobs:
+        if job.token is not None:
+            with _ending(job):
+                job.state.make_room()
     together: list[Piece] = [(job, [job.token]) for job in jobs if job.token is not None]
     room = left = max(1, rows - len(together))
     decodes, ended = len(together), []

@@ -39,6 +39,10 @@ class ModelServices:
     def shape(self) -> ModelShape:
         return self.decoder.shape
 
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.device
+
     def surprisal(self, ids: list[int]) -> list[float]:
         return [value for piece in surprisals(self.decoder, ids, self.chunk) for value in piece.tolist()]
 

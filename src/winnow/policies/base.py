@@ -4,7 +4,7 @@
     compute   which tokens go on at a layer                 `ComputePolicy.gates`, `ComputePolicy.choose`
     keep      which units stay, and which a row may see     `KeepPolicy.pattern`, `KeepPolicy.select`
     read      which of the kept units a decode step reads   `Reader.select`
-    store     how a unit is held                            `StorePolicy.slab`, `StorePolicy.form`
+    store     how a unit is held                            `StorePolicy.slabs`, `StorePolicy.form`
 
 A policy holds no state and touches no model: state is an argument (`LayerCache`), a decision is the return value; what
 a read policy remembers of a sequence is a `Reader`. The runtime
@@ -12,19 +12,19 @@ asks these questions at fixed places and never asks which policy it has.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
+from winnow.cache.memory import Slab
 from winnow.errors import PlanError
 from winnow.parameters import Where, idle, wrong_type
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from winnow.cache.layer import Slab
     from winnow.kernels.quantize import Form
     from winnow.policies.keep.base import UnitScorer
 
@@ -132,6 +132,10 @@ class Services(Protocol):
     def shape(self) -> ModelShape:
         """The model's."""
 
+    @property
+    def device(self) -> torch.device:
+        """The model's."""
+
     def surprisal(self, ids: list[int]) -> list[float]:
         """-ln P(token | the tokens before it) for every token but the first."""
 
@@ -155,10 +159,16 @@ class StorePolicy(Policy):
     verb = "store"
     residual: int = 0
     group: int = 1
+    # Whether units lie in files, whose room is taken at the start for all that may come.
+    in_files: ClassVar[bool] = False
 
-    def slab(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> "Slab":
-        """Memory for `capacity` units per KV head, as they come."""
-        raise TypeError(f"{type(self).__name__} has to say how it stores units")
+    def slabs(self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> "Callable[[int], Slab]":
+        """What makes room for so many units per KV head, as they come, of one sequence and its forks."""
+        return lambda capacity: Slab(kv_heads, capacity, head_dim, dtype, device)
+
+    def in_memory(self, nbytes: int) -> int:
+        """Of so many bytes of units of a sequence, how many are in memory at once, at most."""
+        return nbytes
 
     def form(self, head_dim: int) -> "Form | None":
         """How units are held that stay; None: as they came."""

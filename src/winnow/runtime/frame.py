@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache, Reserved
+from winnow.cache.mapped import fetch
 from winnow.kernels.launch import parts_of_work
 from winnow.kernels.layers import tables as t
 from winnow.policies.read.base import Observed
@@ -97,6 +98,14 @@ class Frame:
         self._choices.append(np.concatenate([self._chosen(each, stop - layer, read) for each, read in pairs], 1))
         self._found += [(each, range(layer, stop), read) for each, read in pairs]
         return stop - layer
+
+    def fetch(self) -> None:
+        """Bring the layers noted into memory, all of them at once, where they lie in files."""
+        fetch(
+            (segment.sequence.caches[layer], reading.less)
+            for segment, layers, reading in self._found
+            for layer in layers
+        )
 
     def run(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] through the layers noted."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from winnow.cache.mapped import at_once
 from winnow.kernels.attend import LARGEST_HEAD
 from winnow.kernels.launch import numba_missing
 from winnow.kernels.layers import tables as t
@@ -55,6 +56,8 @@ class Program:
             return hidden, first
         # Tokens are ranked by the last of the layers that are taken.
         last = min([last, *(at + 1 for segment in segments for at in segment.ranked_in if at >= first)])
+        if in_files := [each.sequence for each in segments if each.sequence.plan.store.in_files]:
+            last = first + at_once([[sequence.caches[at] for sequence in in_files] for at in range(first, last)])
         frame, layer = Frame(self, segments, first), first
         while layer < (stop := min(last, self._until[layer])) and (taken := frame.add(layer, stop)):
             layer += taken
@@ -62,6 +65,8 @@ class Program:
                 break
         if layer == first:
             return hidden, first
+        if in_files:
+            frame.fetch()
         hidden = frame.run(hidden)
         frame.tell()
         for segment in segments:

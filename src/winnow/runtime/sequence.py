@@ -9,7 +9,6 @@ from torch import Tensor
 
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
-from winnow.cache.memory import Slab
 from winnow.cache.pattern import ALL, All
 from winnow.cache.quantized import QuantizedSlab
 from winnow.plan import Plan
@@ -181,6 +180,13 @@ class Sequence:
             moment = Moment(self.prompt, self.position, self.shape.contexts[layer], late)
             evict_by_score(self.caches[layer], self.plan.keep, self.score, moment, room, noted)
 
+    @torch.inference_mode()
+    def make_room(self) -> None:
+        """Take what a decode step's row needs of a disk that may be full: what is raised now has spoilt nothing."""
+        if self.plan.store.in_files:
+            for cache in self.own_caches():
+                cache.make_room(1)
+
     def leave(self, layer: int) -> None:
         """Drop what no later row may see in a layer."""
         self.patterns[layer].evict(self.caches[layer], self.windows[layer])
@@ -196,6 +202,8 @@ class Sequence:
     def release(self) -> None:
         """Give the memory back; nothing can be computed after."""
         self.reader.reset()
+        for cache in self.own_caches():
+            cache.release()
         self.caches.clear()
         self.aside.clear()
         self.reader = Reader()
@@ -210,7 +218,12 @@ class Sequence:
         caches = self.own_caches()
         beside = sum(cache.held_beside_nbytes for cache in caches) + sum(aside.nbytes for aside in self.aside.values())
         beside += self.reader.nbytes + self.going.nbytes + (0 if self.surprise is None else self.surprise.nbytes)
-        return sum(cache.held_nbytes for cache in caches), beside
+        return self.plan.store.in_memory(sum(cache.held_nbytes for cache in caches)), beside
+
+    @property
+    def allocated_nbytes(self) -> int:
+        """Bytes reserved for units, in memory or in files."""
+        return sum(cache.allocated_nbytes for cache in self.own_caches())
 
     def bound_bytes(self, new: int) -> int | None:
         """The most bytes that units ever take with `new` tokens after the prompt, by the keep policy's closed formula.
@@ -235,13 +248,15 @@ class Sequence:
         units, beside = self.held()
         self.stats.aux_bytes = max(self.stats.aux_bytes, beside)
         self.stats.total_bytes = max(self.stats.total_bytes, units + beside)
+        if self.plan.store.in_files:
+            self.stats.disk_bytes = max(self.stats.disk_bytes, self.allocated_nbytes)
 
     def measure(self) -> None:
         """Note the bytes held now, and the most held at once."""
         self.note()
         self.stats.cache_bytes = sum(cache.nbytes for cache in self.own_caches())
         self.stats.peak_cache_bytes = sum(cache.peak_nbytes for cache in self.own_caches())
-        self.stats.allocated_bytes = sum(cache.allocated_nbytes for cache in self.own_caches())
+        self.stats.allocated_bytes = self.allocated_nbytes
 
 
 def evict_by_score(
@@ -288,16 +303,8 @@ def new_sequence(
     """
     shape = decoder.shape
     device, dtype = decoder.device, decoder.dtype
-
-    def make(capacity: int) -> Slab:
-        return plan.store.slab(shape.kv_heads, capacity, shape.head_dim, dtype, device)
-
-    form = plan.store.form(shape.head_dim)
-    quantized = None if form is None else partial(QuantizedSlab, form, shape.kv_heads, dtype, device)
-
     deep = deep or Deep.none(prompt)
-    gates, units = plan.gates(shape), plan.compute.layer_tokens(shape, prompt, deep).units
-    score = plan.keep.score
+    gates, score = plan.gates(shape), plan.keep.score
     rope_length = plan.rope_positions(shape, prompt, length - prompt)
     sequence = Sequence(
         plan=plan,
@@ -318,12 +325,27 @@ def new_sequence(
         surprise=Surprise(score.repeated) if score is not None and score.source == "logits" else None,
         omitted=omitted,
     )
+    try:
+        _take_memory(sequence, decoder, length)
+    except BaseException:
+        sequence.release()  # the error's traceback holds the sequence
+        raise
+    return sequence
+
+
+def _take_memory(sequence: Sequence, decoder: Decoder, length: int) -> None:
+    """Make the caches of all layers, for a text of `length` tokens."""
+    plan, shape, gates, prompt = sequence.plan, sequence.shape, sequence.gates, sequence.prompt
+    make = plan.store.slabs(shape.kv_heads, shape.head_dim, decoder.dtype, decoder.device)
+    form = plan.store.form(shape.head_dim)
+    quantized = None if form is None else partial(QuantizedSlab, form, shape.kv_heads, decoder.dtype, decoder.device)
+    units = plan.compute.layer_tokens(shape, prompt, sequence.deep).units
     for layer, (context, held) in enumerate(zip(shape.contexts, units, strict=True)):
         if (holder := sequence.holder(layer)) != layer:
             sequence.caches.append(sequence.caches[holder])
             continue
-        new = min(length - prompt, HEADROOM)
-        limit, wanted = (plan.bound(gates, prompt, n, chunk, context) for n in (length - prompt, new))
+        new = length - prompt if plan.store.in_files else min(length - prompt, HEADROOM)
+        limit, wanted = (plan.bound(gates, prompt, n, sequence.chunk, context) for n in (length - prompt, new))
         if layer >= sequence.late:  # all that goes on comes at once
             limit = wanted = None
         cache = LayerCache(
@@ -336,4 +358,3 @@ def new_sequence(
             shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
         )
         sequence.caches.append(cache)
-    return sequence

@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
-
-from winnow.cache.layer import Slab
 from winnow.policies.base import StorePolicy
 
 
@@ -14,6 +11,3 @@ class Plain(StorePolicy):
 
     name = "plain"
     identity = True
-
-    def slab(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> Slab:
-        return Slab(kv_heads, capacity, head_dim, dtype, device)

@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-
-from winnow.cache.memory import Slab
 from winnow.kernels.quantize import Axis, Form
 from winnow.parameters import Count, Natural
 from winnow.policies.base import ModelShape, StorePolicy
@@ -58,9 +55,6 @@ class Quantized(StorePolicy):
             "and values='channel'",
         )
         self.require(4 * channels % self.group == 0, f"group={self.group} is above {4 * channels}; use group=16")
-
-    def slab(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> Slab:
-        return Slab(kv_heads, capacity, head_dim, dtype, device)
 
     def form(self, head_dim: int) -> Form:
         return Form(self.bits, self.group, self.keys, self.values, head_dim)
