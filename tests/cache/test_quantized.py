@@ -18,7 +18,7 @@ FORM = Form(4, GROUP, "channel", "token", DIM)
 def new_cache(**options):
     make = partial(_slab)
     return LayerCache(
-        make, 8, quantized=partial(QuantizedSlab, FORM, HEADS, torch.float32, torch.device("cpu")), **options
+        make, 8, settled=partial(QuantizedSlab, FORM, HEADS, torch.float32, torch.device("cpu")), **options
     )
 
 

@@ -16,13 +16,20 @@ from models import HEADS
 from trials import PROMPT, fresh, plan_of, small_llm, tolerance
 from winnow import Plan, SamplingParams
 from winnow.cache.quantized import SIDES, QuantizedSlab
+from winnow.cache.requantized import RequantizedSlab
 from winnow.kernels.quantize import scales_of
 from winnow.policies.registry import IDENTITY, POLICIES
 
 # Plain, windowed, soft-capped, unrotated, with sinks, and other numbers of heads.
 FAMILIES = ("llama", "mistral", "gemma2", "smollm3", "gpt_oss", *HEADS)
 CHUNKS = (1, 4, 64)
-PRODUCT = [*itertools.product(POLICIES, ("off", "mates", "evicted", "forks", "bytes", *CHUNKS), FAMILIES)]
+PRODUCT = [
+    (name, way, family)
+    for name, way, family in itertools.product(
+        POLICIES, ("off", "mates", "evicted", "forks", "bytes", *CHUNKS), FAMILIES
+    )
+    if way != "off" or POLICIES[name].off is not None
+]
 ALWAYS = covering(PRODUCT)
 
 
@@ -171,7 +178,9 @@ def test_bytes_are_those_of_the_tensors(name, llm, text):
 
 
 def tensors_in(slab):
-    return (*slab.codes, *slab.scales) if isinstance(slab, QuantizedSlab) else (slab.keys, slab.values)
+    if isinstance(slab, RequantizedSlab):
+        return [each for side in slab.sides for each in side]
+    return (*slab.codes, *slab.scales, slab.places) if isinstance(slab, QuantizedSlab) else (slab.keys, slab.values)
 
 
 def live_bytes(cache):

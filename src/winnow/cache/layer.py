@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from winnow.cache.memory import Memory, Slab
-from winnow.cache.quantized import QuantizedSlab
 from winnow.cache.run import Units
+from winnow.cache.settled import SettledSlab
 from winnow.kernels.pack import move
 
 GROWTH = 1.25  # the factor by which a full slab grows
@@ -39,7 +39,7 @@ class LayerCache:
     """Units of one sequence in one layer; knows no policy.
 
     make: capacity -> Slab, from the plan's store policy. limit: the most units there will ever be, where that is known;
-    the slab never grows past it. quantized: an empty slab of the form in which `quantize` holds units. scored: whether
+    the slab never grows past it. settled: an empty slab of the form in which `quantize` holds units. scored: whether
     units have scores. compact: whether the rope position of a unit is its place among the live ones; such keys come
     unrotated. shares: whether forks share memory.
 
@@ -54,15 +54,15 @@ class LayerCache:
         capacity: int,
         limit: int | None = None,
         *,
-        quantized: Callable[[], QuantizedSlab] | None = None,
+        settled: Callable[[], SettledSlab] | None = None,
         scored: bool = False,
         compact: bool = False,
         shares: bool = True,
     ) -> None:
         self._make = make
         self._limit = limit
-        self._quantizes = quantized is not None
-        self.memory = Memory(make, capacity, quantized, shares=shares)
+        self._settles = settled is not None
+        self.memory = Memory(make, capacity, settled, shares=shares)
         self.unit_bytes = self.slab.unit_bytes  # of one token's units over all KV heads, as the model makes them
         kv_heads, device = self.slab.keys.shape[0], self.slab.keys.device
         self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
@@ -278,8 +278,8 @@ class LayerCache:
         keys.copy_(change(keys))
 
     def quantize(self, residual: int, group: int, room: int) -> None:
-        """Hold all but at least the `residual` newest units quantised, whole groups of the oldest; what was so and has
-        been evicted is given back. room: slots to keep for units that are sure to come."""
+        """Hold all but at least the `residual` newest units in the form in which they stay, whole groups of the oldest;
+        what was so and has been evicted is given back. room: slots to keep for units that are sure to come."""
         if self.start > (first := max(self.head, self.memory.offset)):  # no group is to have a unit that is gone
             self.memory.close(first, self.start, self.stop)
             self._close(first, self.start - first)
@@ -287,10 +287,17 @@ class LayerCache:
         count = (self.stop - self.memory.offset - residual) // group * group
         if count <= 0:
             return
-        self.memory.quantize(count, self.stop, room)
+        self.memory.quantize(self._places(self.memory.offset, count), self.stop, room)
         if self.start > self.head:
             self._close(*self.memory.discard(self.head, self.start))
         self._begin()
+
+    def _places(self, first: int, count: int) -> Tensor:
+        """At which rope positions the keys of some slots are rotated, [1 or kv_heads, count]."""
+        if self.compact:
+            return torch.arange(first, first + count, device=self.positions.device)[None]
+        positions = self.positions[..., first : first + count]
+        return positions if positions.dim() == 2 else positions[None]
 
     def _begin(self) -> None:
         """Units lie in memory that no others have filled."""
@@ -343,8 +350,8 @@ class LayerCache:
         """
         needed, offset = self.length + rows, self.memory.offset
         own = max(self.stop - offset + rows, int(self.slab.capacity * GROWTH), LEAST)
-        limited = self._limit is not None and offset + own > self._limit and not self._quantizes
-        if offset and (self._quantizes or 2 * self._live_settled >= offset) and not limited:
+        limited = self._limit is not None and offset + own > self._limit and not self._settles
+        if offset and (self._settles or 2 * self._live_settled >= offset) and not limited:
             self.memory.grow(own, self.stop)
             self._widen()
             return

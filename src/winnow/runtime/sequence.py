@@ -11,16 +11,16 @@ from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
 from winnow.cache.memory import Slab
 from winnow.cache.pattern import All
-from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.settled import SettledSlab
 from winnow.plan import Plan
-from winnow.policies.base import ModelShape
+from winnow.policies.base import ModelShape, StorePolicy
 from winnow.policies.compute.base import Deep
 from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.observer import Observer
-from winnow.runtime.rotary import Frequencies
+from winnow.runtime.rotary import Frequencies, LayerRope
 from winnow.runtime.surprisal import Surprise
 from winnow.stats import Stats
 
@@ -100,9 +100,17 @@ class Sequence:
         evicts = self.plan.keep.next_eviction(0, self.prompt) is not None
         return self.gates.gathers if evicts else self.shape.layers
 
+    @cached_property
+    def settling(self) -> StorePolicy | None:
+        """What holds units in another form than they came in."""
+        store = self.plan.store
+        return None if store.next_change(0, self.prompt) is None else store
+
     def boundary(self) -> int | None:
         """After how many tokens units are next evicted by their scores, or held in another form, if ever."""
-        ends = (self.next_eviction(), self.plan.store.next_change(self.position, self.prompt))
+        if (store := self.settling) is None:
+            return self.next_eviction()
+        ends = (self.next_eviction(), store.next_change(self.position, self.prompt))
         return min((end for end in ends if end is not None), default=None)
 
     def next_eviction(self) -> int | None:
@@ -129,7 +137,7 @@ class Sequence:
             self.surprise.note(decoder, hidden, tokens)
         if self.position < self.prompt or self.position + len(tokens) == boundary:
             self.note()  # some of it is about to be given back
-        changes = self.plan.store.next_change(self.position, self.prompt)
+        changes = None if self.settling is None else self.settling.next_change(self.position, self.prompt)
         self.position += len(tokens)
         if self.position == eviction:
             self._evict_all(regular=regular)
@@ -152,9 +160,8 @@ class Sequence:
 
     def quantize(self, decoder: Decoder) -> None:
         """Hold units as the store does that stay, in layers from which none will be evicted by choice any more."""
-        if self.plan.store.form(self.shape.head_dim) is None:
+        if (store := self.settling) is None:
             return
-        store = self.plan.store
         following = store.next_change(self.position, self.prompt)
         room = 0 if following is None else following - self.position
         for layer, cache in enumerate(self.caches):
@@ -266,6 +273,13 @@ def settle(decoder: Decoder, sequence: Sequence, layer: int) -> None:
     cache.rotated = True
 
 
+def settled_slab(decoder: Decoder, sequence: Sequence, layer: int) -> SettledSlab:
+    """Memory for units of a layer that stay, as the store holds them."""
+    shape, kind = sequence.shape, decoder.rope_kinds[layer]
+    rope = None if kind is NOT_ROTATED else LayerRope(decoder.rotary, sequence.frequencies, kind)
+    return sequence.plan.store.settled(shape.kv_heads, shape.head_dim, decoder.dtype, decoder.device, rope)
+
+
 def new_sequence(
     decoder: Decoder,
     plan: Plan,
@@ -285,9 +299,6 @@ def new_sequence(
 
     def make(capacity: int) -> Slab:
         return plan.store.slab(shape.kv_heads, capacity, shape.head_dim, dtype, device)
-
-    form = plan.store.form(shape.head_dim)
-    quantized = None if form is None else partial(QuantizedSlab, form, shape.kv_heads, dtype, device)
 
     deep = deep or Deep.none(prompt)
     gates, units = plan.gates(shape), plan.compute.layer_tokens(shape, prompt, deep).units
@@ -324,7 +335,7 @@ def new_sequence(
             make,
             max(1, held + new if wanted is None else min(held + new, wanted)),
             limit,
-            quantized=quantized,
+            settled=None if sequence.settling is None else partial(settled_slab, decoder, sequence, layer),
             scored=sequence.patterns[layer].held,
             compact=layer < gates.first and sequence.patterns[layer].held and plan.keep.compact,
             shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
