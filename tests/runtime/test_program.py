@@ -48,6 +48,7 @@ PLANS = {  # how many layers of four are taken in a step
     "quantized(bits=2, group=16, residual=0, chunk=20)": 4,
     "quantized(bits=8, group=32, keys='token', values='channel', residual=0, chunk=32)": 4,
     "quantized(bits=4, group=16, keys='token', residual=2, chunk=10, hadamard=True)": 4,
+    "quantized(bits=4, group=16, residual=2, chunk=10, hadamard=True) + quest(page=2, budget=6, dense_layers=2)": 4,
     "quantized(bits=8, group=16, residual=2, chunk=10, hadamard=True) + tidal(layers=[0, 2], budget=5)": 4,
     "quantized(bits=8, group=16, residual=2, chunk=10, pre_rope=True)": 0,
     "hf_quantized(bits=4, group_size=8)": 0,

@@ -39,7 +39,7 @@ class LayerCache:
     """Units of one sequence in one layer; knows no policy.
 
     make: capacity -> Slab, from the plan's store policy. limit: the most units there will ever be, where that is known;
-    the slab never grows past it. settled: an empty slab of the form in which `quantize` holds units. scored: whether
+    the slab never grows past it. quantized: an empty slab of the form in which `quantize` holds units. scored: whether
     units have scores. compact: whether the rope position of a unit is its place among the live ones; such keys come
     unrotated. shares: whether forks share memory.
 
@@ -54,15 +54,15 @@ class LayerCache:
         capacity: int,
         limit: int | None = None,
         *,
-        settled: Callable[[], SettledSlab] | None = None,
+        quantized: Callable[[], SettledSlab] | None = None,
         scored: bool = False,
         compact: bool = False,
         shares: bool = True,
     ) -> None:
         self._make = make
         self._limit = limit
-        self._settles = settled is not None
-        self.memory = Memory(make, capacity, settled, shares=shares)
+        self._quantizes = quantized is not None
+        self.memory = Memory(make, capacity, quantized, shares=shares)
         self.unit_bytes = self.slab.unit_bytes  # of one token's units over all KV heads, as the model makes them
         kv_heads, device = self.slab.keys.shape[0], self.slab.keys.device
         self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
@@ -350,8 +350,8 @@ class LayerCache:
         """
         needed, offset = self.length + rows, self.memory.offset
         own = max(self.stop - offset + rows, int(self.slab.capacity * GROWTH), LEAST)
-        limited = self._limit is not None and offset + own > self._limit and not self._settles
-        if offset and (self._settles or 2 * self._live_settled >= offset) and not limited:
+        limited = self._limit is not None and offset + own > self._limit and not self._quantizes
+        if offset and (self._quantizes or 2 * self._live_settled >= offset) and not limited:
             self.memory.grow(own, self.stop)
             self._widen()
             return

@@ -128,4 +128,4 @@ class LayerRope:
             square = cos.square() + sin.square()
             cos, sin = cos / square, -sin / square
         rows = keys[None] if len(places) == 1 else keys.flatten(0, 1)[None, None]
-        return self.rotary.rotate(rows, (cos, sin)).view_as(keys)
+        return self.rotary.rotate(rows, (cos, sin)).reshape(keys.shape)

@@ -1,6 +1,7 @@
 """The state of one sequence: its tokens, its units, its frequencies, and what it has cost so far."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -273,13 +274,6 @@ def settle(decoder: Decoder, sequence: Sequence, layer: int) -> None:
     cache.rotated = True
 
 
-def settled_slab(decoder: Decoder, sequence: Sequence, layer: int) -> SettledSlab:
-    """Memory for units of a layer that stay, as the store holds them."""
-    shape, kind = sequence.shape, decoder.rope_kinds[layer]
-    rope = None if kind is NOT_ROTATED else LayerRope(decoder.rotary, sequence.frequencies, kind)
-    return sequence.plan.store.settled(shape.kv_heads, shape.head_dim, decoder.dtype, decoder.device, rope)
-
-
 def new_sequence(
     decoder: Decoder,
     plan: Plan,
@@ -335,10 +329,19 @@ def new_sequence(
             make,
             max(1, held + new if wanted is None else min(held + new, wanted)),
             limit,
-            settled=None if sequence.settling is None else partial(settled_slab, decoder, sequence, layer),
+            quantized=_opened(decoder, sequence, layer),
             scored=sequence.patterns[layer].held,
             compact=layer < gates.first and sequence.patterns[layer].held and plan.keep.compact,
             shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
         )
         sequence.caches.append(cache)
     return sequence
+
+
+def _opened(decoder: Decoder, sequence: Sequence, layer: int) -> Callable[[], SettledSlab] | None:
+    """What makes memory for units of a layer that stay, as the store holds them; None: they stay as they came."""
+    if sequence.settling is None:
+        return None
+    shape, kind = sequence.shape, decoder.rope_kinds[layer]
+    rope = None if kind is NOT_ROTATED else LayerRope(decoder.rotary, sequence.frequencies, kind)
+    return partial(sequence.settling.settled, shape.kv_heads, shape.head_dim, decoder.dtype, decoder.device, rope)
