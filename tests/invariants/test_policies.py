@@ -168,7 +168,7 @@ def test_bytes_are_those_of_the_tensors(name, llm, text):
     prefill(llm.decoder, state, prompt, llm.prefill_chunk)
     state.measure()
     assert state.stats.cache_bytes == sum(map(live_bytes, state.caches))
-    slabs = {id(slab): slab for cache in state.caches for slab, _, _ in cache.memory.pieces(0, cache.stop)}.values()
+    slabs = {id(slab): slab for cache in state.caches for slab in (*dict(cache.memory._settled), cache.slab)}.values()
     tensors = [each for slab in slabs for each in tensors_in(slab)]
     assert state.stats.allocated_bytes == sum(tensor.untyped_storage().nbytes() for tensor in tensors)
     shape = llm.decoder.shape
