@@ -161,6 +161,26 @@ def test_a_slab_gives_the_units_that_are_asked_for_and_no_others(name, heads):
         torch.testing.assert_close(whole[0], turned * (1.0 + places)[..., None], rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("shares", [True, False])
+def test_forks_of_what_is_made_anew_go_on_as_if_there_was_one(shares):
+    """All of their units are made anew with those that come, in memory of their own; to the bit."""
+    both, other = units(100), units(100, seed=1)
+    alone, cache = (LayerCache(_slab, 8, quantized=SLABS["anew"], shares=shares) for _ in range(2))
+    for each in (alone, cache):
+        append(each, both, 0, 40)
+        each.quantize(0, 1, room=4)
+    twin = cache.fork()
+    assert twin.memory._settled[0][0] is cache.memory._settled[0][0]
+    for each, source in ((twin, other), (alone, both), (cache, both)):
+        append(each, source, 40, 100)
+        each.quantize(0, 1, room=4)
+        assert [slots for _, slots in each.memory._settled] == [100]
+    for got, expected, others in zip(cache.live()[:2], alone.live()[:2], twin.live()[:2], strict=True):
+        assert torch.equal(got, expected)
+        assert torch.equal(others[:, :40], expected[:, :40])
+        assert not torch.equal(others[:, 40:], expected[:, 40:])
+
+
 def test_units_apart_in_several_runs_are_those_of_all_runs_together():
     cache, both = new_cache(), units(100)
     append(cache, both, 0, 100)
