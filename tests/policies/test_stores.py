@@ -155,6 +155,17 @@ def test_quantos_arithmetic_is_that_of_the_package(bits, dtype):
     assert torch.equal(quanto_dequantize(quanto_quantize(x[0], bits, 64), bits), expected[0])
 
 
+@pytest.mark.parametrize("zero_point", [False, True])
+@pytest.mark.parametrize("bits", [2, 4])
+def test_what_is_made_anew_is_the_same_but_for_rounding(bits, zero_point):
+    """The least and the largest value of a group are codes themselves."""
+    torch.manual_seed(0)
+    made = [torch.randn(3, 40, 64) * 3]
+    for _ in range(8):
+        made.append(quanto_dequantize(quanto_quantize(made[-1], bits, 64, zero_point=zero_point), bits))
+    torch.testing.assert_close(made[-1], made[1], rtol=0, atol=1e-5)
+
+
 def test_equal_values_stay():
     x = torch.full((1, 4, 64), 0.3125)
     assert torch.equal(quanto_dequantize(quanto_quantize(x, 2, 64), 2), x)

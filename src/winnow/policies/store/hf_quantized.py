@@ -23,9 +23,11 @@ class HFQuantized(StorePolicy):
     The rows of the first chunk attend to each other's units as they came; these are quantised then. Whoever comes later
     attends to what the codes say and to the units since the last flush; once these are `residual_length`, the flush
     makes codes of all that has been attended to, of what was made of codes too. So chunks of as many tokens have a
-    prompt quantised with every one of them. Scales and shifts are of the model's own type: a key or a value takes
-    bits / 8 + 2 element_bytes / group_size bytes per element. Nothing reads codes where they lie: every step makes
-    tensors of all. It is slow, as theirs is, and is meant for comparisons; `quantized` is the store to be used.
+    prompt quantised with every one of them; groups lie within a unit, and their least and largest values are codes
+    themselves, so what is made anew is the same but for rounding to the model's type. Scales and shifts are of that
+    type: a key or a value takes bits / 8 + 2 element_bytes / group_size bytes per element. Nothing reads codes where
+    they lie: every step makes tensors of all. It is slow, as theirs is, and is meant for comparisons; `quantized` is
+    the store to be used.
 
     Source: transformers 5.23, `QuantizedLayer.update` and `QuantoQuantizedLayer`, with its defaults axis_key =
     axis_value = 0; optimum-quanto 0.2.7, `MaxOptimizer`. With zero_point: the quanto beside the code of Locret,
