@@ -282,7 +282,7 @@ def test_bytes_of_hf_quantized_in_closed_form(text):
             "mistral-96",
             "hadamard=True takes heads of .* have 96; use hadamard=Fal",
         ),
-        ("hf_quantized", "llama", "group_size=64 does not divide the 16 channels of a head"),
+        ("hf_quantized", "llama", "group_size=64 does not divide the 16 channels of a head.*use group_size=8"),
         ("hf_quantized(group_size=12)", "llama", "group_size=12 is no multiple of 8"),
         ("quantized(group=16) + h2o(budget=8)", "llama", "h2o evicts .* quantized .*; use h2o with decode_chunk=None"),
         ("hf_quantized(group_size=8) + locret(budget=9, chunk=6, local=4, decode_chunk=5)", "llama", "locret evicts"),

@@ -53,7 +53,7 @@ class HFQuantized(StorePolicy):
         self.require(
             shape.head_dim % self.group_size == 0,
             f"group_size={self.group_size} does not divide the {shape.head_dim} channels of a head, where groups would "
-            "go on in the next unit; use group_size=16",
+            "go on in the next unit; use group_size=8",
         )
 
     def slab(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> Slab:
