@@ -74,9 +74,11 @@ def test_equals_attention_over_what_codes_stand_for(form, kv_heads, group, first
 
 
 @pytest.mark.parametrize("hadamard", [False, True])
-@pytest.mark.parametrize("keys", ["channel", "token"])
-def test_in_bfloat16_units_that_lie_apart_and_a_soft_cap(keys, hadamard):
-    form = Form(4, 32, keys, "token", 64, hadamard)
+@pytest.mark.parametrize(
+    ("bits", "keys", "values"), [(4, "channel", "token"), (2, "token", "channel"), (8, "token", "token")]
+)
+def test_in_bfloat16_units_that_lie_apart_and_a_soft_cap(bits, keys, values, hadamard):
+    form = Form(bits, 32, keys, values, 64, hadamard)
     slab = slab_of(form, 2, 192, torch.bfloat16)
     q = torch.randn(6, 64).bfloat16()
     every = torch.stack([torch.randperm(128)[:40].sort().values for _ in range(2)])

@@ -280,6 +280,22 @@ def add_values(
 
 
 @njit(cache=True, error_model="numpy")
+def unpack_codes(block: int, unit: int, side: int, bits: int, size: int, head_dim: int, row: int) -> None:
+    """The codes of the key (side 0) or the value (1) of one unit of a block of sixteen, as float32 [head_dim]."""
+    mask, planes = 2**bits - 1, 8 // bits
+    if side == 0:
+        for p in range(planes):
+            for i in range(size):
+                code = (read_byte(block + (i >> 2) * CHUNK + 4 * unit + (i & 3)) >> (p * bits)) & mask
+                write_f32(row + 4 * (p * size + i), np.float32(code))
+        return
+    shift, chunk = unit // 4 % planes * bits, block + unit // (4 * planes) * (head_dim // BLOCK) * CHUNK
+    for c in range(head_dim):
+        code = (read_byte(chunk + (c >> 4) * CHUNK + 4 * (c & 15) + unit % 4) >> shift) & mask
+        write_f32(row + 4 * c, np.float32(code))
+
+
+@njit(cache=True, error_model="numpy")
 def unpack_units(
     form: int, side: int, head: int, first: int, index: int, count: int, head_dim: int, out: int, half: bool, row: int
 ) -> None:
@@ -289,21 +305,19 @@ def unpack_units(
     """
     bits, group, size = shared_facts(form)
     codes, scales, step, minima, by_channel = facts_of(form + 8 * q.SIDE * side, head)
-    mask, planes, back = 2**bits - 1, 8 // bits, side == 0 and read_i64(form + 8 * q.HADAMARD) != 0
+    back = side == 0 and read_i64(form + 8 * q.HADAMARD) != 0
     for j in range(count):
         slot = first + read_i64(index + 8 * j)
-        block, unit = codes + slot // BLOCK * BLOCK * size, slot % BLOCK
-        for c in range(head_dim):
-            if side == 0:
-                p, i = c // size, c % size
-                place = block + i // 4 * CHUNK + 4 * unit + i % 4
+        unpack_codes(codes + slot // BLOCK * BLOCK * size, slot % BLOCK, side, bits, size, head_dim, row)
+        mine = scales + (slot // group * step if by_channel else 2 * slot)
+        for c in range(0, head_dim, BLOCK):
+            code = load_f32(row + 4 * c)
+            if by_channel:
+                value = fma(load_f16(mine + 2 * c, BLOCK), code, load_f16(mine + minima + 2 * c, BLOCK))
             else:
-                p = unit // 4 % planes
-                chunk = unit // (4 * planes) * (head_dim // BLOCK) + c // BLOCK
-                place = block + chunk * CHUNK + 4 * (c % BLOCK) + unit % 4
-            code = np.float32((read_byte(place) >> (p * bits)) & mask)
-            scale = scales + (slot // group * step + 2 * c if by_channel else c // group * step + 2 * slot)
-            write_f32(row + 4 * c, read_half(scale) * code + read_half(scale + minima))
+                place = mine + c // group * step
+                value = fma(splat(read_half(place)), code, splat(read_half(place + minima)))
+            store_f32(row + 4 * c, value)
         if back:
             hadamard(row, head_dim)
         for c in range(0, head_dim, BLOCK):
