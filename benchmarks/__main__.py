@@ -23,6 +23,7 @@ BENCHMARKS = {
     "arrival": ("engine:Arrival", "A long prompt that arrives while others decode: gaps and time to first token."),
     "mapped": ("engine:Mapped", "A context in files, in a part of memory that it is larger than."),
     "forks": ("engine:Forks", "Memory of many samples of one prompt."),
+    "stores": ("engine:Stores", "What holding units in fewer bits costs, and saves."),
     "sweep": ("layers:Sweep", "Score, speed-up and work saved for many plans."),
     "depth": ("layers:Depth", "Score with exactly one pruning layer, by its depth and by what goes on there."),
     "usage": ("layers:Usage", "Share of the prompt that each stage of layers has computed, step by step."),

@@ -9,21 +9,21 @@ from winnow.reading import read_text
 from winnow.tasks.haystack import bundled_haystack
 
 
-def document_ids(llm: LLM, text: Path | None, needed: int) -> list[int]:
-    """The first `needed` token ids of a text file, or of the bundled books where it is None.
+def document_ids(llm: LLM, text: Path | None, needed: int, most: int | None = None) -> list[int]:
+    """The first `needed` token ids of a text file, or of the bundled books where it is None; up to `most`, if given.
 
     Raises InputError where the model has no tokenizer, or the text too few tokens.
     """
     if llm.tokenizer is None:
         raise InputError("the model has no tokenizer, so it cannot read --text")
     said = "".join(bundled_haystack().sentences) if text is None else read_text(text).rstrip("\n")
-    ids: list[int] = llm.tokenizer(said[: LONGEST_TOKEN * needed], verbose=False)["input_ids"]
+    ids: list[int] = llm.tokenizer(said[: LONGEST_TOKEN * (most or needed)], verbose=False)["input_ids"]
     if len(ids) < needed:
         named = "the bundled text" if text is None else f"--text {text}"
         raise InputError(
             f"{named} has {len(ids):,} tokens; {needed:,} are needed: give a longer --text, or ask for less"
         )
-    return ids[:needed]
+    return ids[: most or needed]
 
 
 def pieces(ids: list[int], count: int, length: int) -> list[list[int]]:

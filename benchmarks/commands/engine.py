@@ -1,4 +1,4 @@
-"""`steps`, `overhead`, `together`, `arrival`, `mapped` and `forks`: what tokens take, of one text or of many."""
+"""`steps`, `overhead`, `together`, `arrival`, `mapped`, `forks` and `stores`: what tokens take, and are held in."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,16 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from benchmarks.options import CHUNK, Cached, Chunk, Repeats, ShapeOptions, TextOptions
-from winnow.cli.options import MODEL, AtLeast1, OutOptions, PlansOptions, PlotOptions
+from winnow.cli.options import (
+    MODEL,
+    AtLeast1,
+    AtLeast2,
+    ModelOptions,
+    OutOptions,
+    PlansOptions,
+    PlotOptions,
+    Seed,
+)
 
 Length = Annotated[int, Parameter(alias="-l", validator=Number(gte=1))]
 
@@ -154,3 +163,31 @@ class Forks(TextOptions, OutOptions):
         from benchmarks.forks_command import forks
 
         return forks(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stores(PlansOptions, ModelOptions, OutOptions):
+    """What it costs to hold units in fewer bits: divergence from full attention, perplexity, answers, and bytes.
+
+    Without --plan: `quantized` with 8, 4 and 2 bits, keys by channel and by token, transformed or not, before rotation
+    or after it, and `hf_quantized`, where the model can run them. Stores of keys before rotation are slow.
+    """
+
+    text: tuple[Path, ...] = ()
+    """A text file; repeatable. Default: the bundled books."""
+    length: Cached = (2048, 4096)
+    fed: AtLeast2 = 128
+    """Tokens fed one by one after each prompt, the same ones whatever its length."""
+    windows: AtLeast1 = 4
+    """Passages of each text."""
+    questions: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Of each task, at every length; 0: none are asked."""
+    task: Annotated[tuple[str, ...], Parameter(alias="-t")] = ()
+    """Repeatable. Default: passkey, number, kv, multi_needle."""
+    seed: Seed = 0
+    """Of the questions; the same seed makes the same ones for every plan."""
+
+    def __call__(self) -> int:
+        from benchmarks.stores_command import stores
+
+        return stores(self)

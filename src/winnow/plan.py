@@ -107,11 +107,11 @@ class Plan:
         if gates.each:
             self._validate_keep(gates)
         self._validate_read(gates)
-        if self.store.form(shape.head_dim) and self.keep.next_eviction(known=1, prompt=1) is not None:
+        if self.store.next_change(0, prompt=1) is not None and self.keep.next_eviction(known=1, prompt=1) is not None:
             raise PlanError(
                 f"{self.keep.name} evicts units by their scores for as long as the text goes on, and {self.store.name} "
-                f"takes those of which none will be evicted any more; use {self.keep.name} with decode_chunk=None, or "
-                "one of them"
+                f"makes codes of units once none of them will be evicted any more; use {self.keep.name} with "
+                "decode_chunk=None, or one of them"
             )
 
     def prepare(self, services: Services, ids: list[int] | None = None, new: int = 1) -> None:

@@ -9,6 +9,8 @@ import torch
 from winnow.cache.layer import LayerCache
 from winnow.cache.memory import Slab
 from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.requantized import RequantizedSlab
+from winnow.cache.view import View
 from winnow.kernels.quantize import Form, dequantize, quantize
 
 HEADS, DIM, GROUP = 2, 32, 16
@@ -114,6 +116,81 @@ def test_forks_share_codes_and_go_their_own_ways():
     alone.quantize(8, GROUP, room=0)
     for got, expected in zip(cache.live()[:2], alone.live()[:2], strict=True):
         assert torch.equal(got, expected)
+
+
+class Turn:
+    """Keys of a unit at p are rotated to p times what they were."""
+
+    def turn(self, keys, places, *, back=False):
+        factor = (1.0 + places)[..., None]
+        return keys / factor if back else keys * factor
+
+
+SLABS = {
+    "by channel": partial(QuantizedSlab, FORM, HEADS, torch.float32, torch.device("cpu")),
+    "by token": partial(
+        QuantizedSlab, Form(2, GROUP, "token", "channel", DIM, True), HEADS, torch.float32, torch.device("cpu")
+    ),
+    "before rotation": partial(QuantizedSlab, FORM, HEADS, torch.float32, torch.device("cpu"), Turn()),
+    "anew": partial(RequantizedSlab.empty, 4, 8, HEADS, DIM, torch.float32, torch.device("cpu"), zero_point=False),
+}
+
+
+@pytest.mark.parametrize("heads", [1, HEADS])
+@pytest.mark.parametrize("name", SLABS)
+def test_a_slab_gives_the_units_that_are_asked_for_and_no_others(name, heads):
+    """A range, some of each KV head, what is left of it; those that were read before stay as they were."""
+    both, places = units(96), torch.randint(0, 90, (heads, 96))
+    first = SLABS[name]().append(*both[:, :, :32], places[:, :32])
+    run = first.run(0, 32)
+    kept = run.keys, run.values
+    slab = first.append(*both[:, :, 32:], places[:, 32:])
+    assert (slab is first) != slab.remade
+    assert all(map(torch.equal, kept, (run.keys, run.values)))
+    whole = [slab.read(number, 0, 96) for number in range(2)]
+    assert 0 < (whole[0] - both[0]).abs().max() < 100
+    index = torch.stack([torch.randperm(96)[:20].sort().values for _ in range(HEADS)])
+    rest = slab.without(16, 48)
+    for number, each in enumerate(whole):
+        assert torch.equal(slab.read(number, 5, 41), each[:, 5:41])
+        assert torch.equal(slab.pick(number, index), each.gather(1, index[..., None].expand(-1, -1, DIM)))
+        assert torch.equal(rest.read(number, 0, 64), torch.cat((each[:, :16], each[:, 48:]), 1))
+    assert slab.nbytes == slab.capacity * slab.unit_bytes
+    if name == "before rotation":
+        turned = dequantize(*quantize(both[0] / (1.0 + places)[..., None], FORM, "keys"), FORM, "keys", torch.float32)
+        torch.testing.assert_close(whole[0], turned * (1.0 + places)[..., None], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_forks_of_what_is_made_anew_go_on_as_if_there_was_one(shares):
+    """All of their units are made anew with those that come, in memory of their own; to the bit."""
+    both, other = units(100), units(100, seed=1)
+    alone, cache = (LayerCache(_slab, 8, quantized=SLABS["anew"], shares=shares) for _ in range(2))
+    for each in (alone, cache):
+        append(each, both, 0, 40)
+        each.quantize(0, 1, room=4)
+    twin = cache.fork()
+    assert twin.memory._settled[0][0] is cache.memory._settled[0][0]
+    for each, source in ((twin, other), (alone, both), (cache, both)):
+        append(each, source, 40, 100)
+        each.quantize(0, 1, room=4)
+        assert [slots for _, slots in each.memory._settled] == [100]
+    for got, expected, others in zip(cache.live()[:2], alone.live()[:2], twin.live()[:2], strict=True):
+        assert torch.equal(got, expected)
+        assert torch.equal(others[:, :40], expected[:, :40])
+        assert not torch.equal(others[:, 40:], expected[:, 40:])
+
+
+def test_units_apart_in_several_runs_are_those_of_all_runs_together():
+    cache, both = new_cache(), units(100)
+    append(cache, both, 0, 100)
+    cache.quantize(10, GROUP, room=20)
+    view = View(tuple(cache.memory.runs(0, 100)), torch.arange(100), torch.arange(100), 100, place=0)
+    index = torch.stack([torch.randperm(100)[:30].sort().values for _ in range(HEADS)])
+    [piece] = view.chosen(index).pieces
+    assert piece.index is None
+    for got, each in ((piece.keys, view.keys), (piece.values, view.values)):
+        assert torch.equal(got, each.gather(1, index[..., None].expand(-1, -1, DIM)))
 
 
 def test_a_copy_where_nothing_is_shared():

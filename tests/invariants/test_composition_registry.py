@@ -149,7 +149,7 @@ def test_a_group_acts_alike_in_chunks_batches_and_forks(family, names):
 
 @each_group("off")
 def test_a_policy_that_is_off_changes_nothing_of_the_others(family, names):
-    for name in names:
+    for name in (name for name in names if POLICIES[name].off is not None):
         got = small_llm(family).logits(text(), decode_from=PROMPT, plan=joined(names, off=[name]))
         others = tuple(other for other in names if other != name)
         assert_same(got, logits(family, others), tolerance(joined(others)))

@@ -10,6 +10,7 @@ from winnow import Plan, SamplingParams
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
 from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.requantized import RequantizedSlab
 from winnow.policies.read.quest import Bounds
 from winnow.policies.registry import POLICIES
 from winnow.runtime.observer import Observer
@@ -33,7 +34,7 @@ def tensors_of(thing, seen):
         for value in thing:
             yield from tensors_of(value, seen)
     elif hasattr(thing, "__dict__") and not isinstance(thing, (type, torch.dtype, torch.device)):
-        left_out = MODELS if isinstance(thing, Sequence) else ()
+        left_out = MODELS if isinstance(thing, Sequence) else ("rope",)
         for name, value in vars(thing).items():
             if name not in left_out:
                 yield from tensors_of(value, seen)
@@ -52,14 +53,20 @@ def memory(state, filled):
     seen |= {id(tensor): tensor for aside in asides for tensor in (aside.hidden, aside.positions)}
     seen |= {id(each): each for each in bounds}
     quantized = [slab for cache in caches for slab, _ in cache.memory._settled if isinstance(slab, QuantizedSlab)]
-    seen |= {id(tensor): tensor for slab in quantized for tensor in (*slab.codes, *slab.scales)}
+    seen |= {id(tensor): tensor for slab in quantized for tensor in (*slab.codes, *slab.scales, slab.places)}
+    remade = [slab for cache in caches for slab, _ in cache.memory._settled if isinstance(slab, RequantizedSlab)]
+    seen |= {id(tensor): tensor for slab in remade for side in slab.sides for tensor in side}
     total = sum(tensor.nbytes for tensor in tensors_of(state, seen))
     total += sum(each._held[:, :, 0].nbytes * filled[each] for each in bounds)
     for cache in caches:
-        counted = [t for t in parts_of(cache) if t is not cache.positions or t.dim() == 2]
-        total += sum(t.nbytes for t in counted) // cache.slab.capacity * filled.get(cache.slab.keys, 0)
+        keys, values, *noted = parts_of(cache)
+        own = filled.get(keys, 0)
+        total += (keys.nbytes + values.nbytes) // cache.slab.capacity * own
+        noted = [each for each in noted if each is not cache.positions or each.dim() == 2]
+        total += sum(each.nbytes // each.shape[-1] for each in noted) * (own + cache.memory.offset)
     for slab in quantized:  # of whole groups
-        total += sum(each.nbytes for each in (*slab.codes, *slab.scales)) * slab.units // slab.capacity
+        total += sum(each.nbytes for each in (*slab.codes, *slab.scales, slab.places)) * slab.units // slab.capacity
+    total += sum(tensor.nbytes for slab in remade for side in slab.sides for tensor in side)
     for aside in asides:
         if len(aside.positions):
             total += (aside.hidden.nbytes + aside.positions.nbytes) // len(aside.positions) * filled[aside.hidden]

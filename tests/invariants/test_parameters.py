@@ -189,7 +189,7 @@ def test_the_parameters_that_are_declared_exist_and_the_trial_keeps_to_them(name
     policy = POLICIES[name]
     assert policy.matters.keys() <= {field.name for field in dataclasses.fields(policy)}
     assert all(where.said for where in policy.matters.values())
-    for values in (policy.trial, policy.off):
+    for values in (policy.trial, policy.off or {}):
         policy(**values)
 
 

@@ -16,6 +16,7 @@ from models import HEADS
 from trials import PROMPT, fresh, plan_of, small_llm, tolerance
 from winnow import Plan, SamplingParams
 from winnow.cache.quantized import SIDES, QuantizedSlab
+from winnow.cache.requantized import RequantizedSlab
 from winnow.kernels.quantize import scales_of
 from winnow.policies.registry import IDENTITY, POLICIES
 
@@ -23,7 +24,13 @@ from winnow.policies.registry import IDENTITY, POLICIES
 FAMILIES = ("llama", "mistral", "gemma2", "smollm3", "gpt_oss", *HEADS)
 CHUNKS = (1, 4, 64)
 ELSEWHERE = ("mapped",)  # the very units of full attention, held elsewhere: the same to the bit
-PRODUCT = [*itertools.product(POLICIES, ("off", "mates", "evicted", "forks", "bytes", *CHUNKS), FAMILIES)]
+PRODUCT = [
+    (name, way, family)
+    for name, way, family in itertools.product(
+        POLICIES, ("off", "mates", "evicted", "forks", "bytes", *CHUNKS), FAMILIES
+    )
+    if way != "off" or POLICIES[name].off is not None
+]
 ALWAYS = covering(PRODUCT)
 
 
@@ -165,7 +172,7 @@ def test_bytes_are_those_of_the_tensors(name, llm, text):
     prefill(llm.decoder, state, prompt, llm.prefill_chunk)
     state.measure()
     assert state.stats.cache_bytes == sum(map(live_bytes, state.caches))
-    slabs = {id(slab): slab for cache in state.caches for slab, _, _ in cache.memory.pieces(0, cache.stop)}.values()
+    slabs = {id(slab): slab for cache in state.caches for slab in (*dict(cache.memory._settled), cache.slab)}.values()
     tensors = [each for slab in slabs for each in tensors_in(slab)]
     storages = {each.data_ptr(): each.nbytes() for each in (tensor.untyped_storage() for tensor in tensors)}
     assert state.stats.allocated_bytes == sum(storages.values())
@@ -176,7 +183,9 @@ def test_bytes_are_those_of_the_tensors(name, llm, text):
 
 
 def tensors_in(slab):
-    return (*slab.codes, *slab.scales) if isinstance(slab, QuantizedSlab) else (slab.keys, slab.values)
+    if isinstance(slab, RequantizedSlab):
+        return [each for side in slab.sides for each in side]
+    return (*slab.codes, *slab.scales, slab.places) if isinstance(slab, QuantizedSlab) else (slab.keys, slab.values)
 
 
 def live_bytes(cache):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(numba_missing() is not None, reason="the kernel 
 def slab_of(form, kv_heads, units, dtype):
     torch.manual_seed(0)
     slab = QuantizedSlab(form, kv_heads, dtype, torch.device("cpu"))
-    slab.append(*(torch.randn(2, kv_heads, units + 64, form.head_dim) * 3).to(dtype))
+    slab.append(*(torch.randn(2, kv_heads, units + 64, form.head_dim) * 3).to(dtype), torch.arange(units + 64)[None])
     slab.units = units
     for codes, scales, side in zip(slab.codes, slab.scales, SIDES, strict=True):
         codes[:, slab.units // 16 :] = 255
@@ -54,6 +54,8 @@ FORMS = [
     for keys in ("channel", "token")
     for values in ("token", "channel")
 ]
+FORMS += [Form(bits, 32, keys, "token", 64, hadamard=True) for bits in (2, 4, 8) for keys in ("token", "channel")]
+FORMS += [Form(4, 32, "token", "token", 128, hadamard=True), Form(8, 16, "token", "token", 32, hadamard=True)]
 FORMS += [Form(4, 16, "channel", "token", 96), Form(4, 64, "channel", "token", 128), Form(4, 64, "token", "token", 64)]
 
 
@@ -71,14 +73,18 @@ def test_equals_attention_over_what_codes_stand_for(form, kv_heads, group, first
     torch.testing.assert_close(logits, exact, rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("keys", ["channel", "token"])
-def test_in_bfloat16_units_that_lie_apart_and_a_soft_cap(keys):
-    form = Form(4, 32, keys, "token", 64)
+@pytest.mark.parametrize("hadamard", [False, True])
+@pytest.mark.parametrize(
+    ("bits", "keys", "values"), [(4, "channel", "token"), (2, "token", "channel"), (8, "token", "token")]
+)
+def test_in_bfloat16_units_that_lie_apart_and_a_soft_cap(bits, keys, values, hadamard):
+    form = Form(bits, 32, keys, values, 64, hadamard)
     slab = slab_of(form, 2, 192, torch.bfloat16)
     q = torch.randn(6, 64).bfloat16()
     every = torch.stack([torch.randperm(128)[:40].sort().values for _ in range(2)])
     for index, softcap in ((None, 0.0), (None, 20.0), (every, 0.0)):
         units = 128 if index is None else 40
+        slab.dtype = torch.float32 if index is None else torch.bfloat16  # codes are never rounded, units apart are
         pair = [slab.read(side, 0, 128).float() for side in range(2)]
         if index is not None:
             pair = [each.gather(1, index[..., None].expand(-1, -1, 64)) for each in pair]

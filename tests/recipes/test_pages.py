@@ -149,3 +149,17 @@ def test_a_page_of_the_engine_says_what_was_left_out_and_given_up():
     text = engine.together({**told, "stock_error": "RuntimeError: no", "length": 9, "sequences": 8, **about})
     assert "| full | 20.0 | 400.0 | 3.00 (2.00 to 4.00) |  |  |  |" in text
     assert "transformers is left out: RuntimeError: no" in text
+
+
+def test_a_page_of_stores_has_a_table_per_length_and_one_of_answers():
+    interval = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    held = {"kl": interval, "top1": interval, "ratio": interval, "cache_bytes": 2**20, "cache_share": 0.25}
+    rows = [{"plan": "plain", "length": length, "passages": 3, **held, "total_share": 1.0} for length in (8, 16)]
+    scores = [
+        {"plan": "plain", "length": 8, "task": task, "score": 0.5, "low": 0.1, "high": 0.9} for task in ("kv", "number")
+    ]
+    told = {"summary": rows, "scores": scores, "questions": 4, "fed": 2, "skipped": {"other": "no room"}}
+    text = engine.stores({**told, "model": "m", "machine": {"threads": 1, "device": "cpu"}})
+    assert text.count("| `plain` | 0.5000 (0.2500 to 0.7500) | 50.0 (25.0 to 75.0) |") == 2
+    assert "| 8 | `plain` | 50.0 (10 to 90) | 50.0 (10 to 90) |" in text
+    assert text.endswith("Left out: `other`: no room")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from winnow.cache.memory import Memory, Slab
-from winnow.cache.quantized import QuantizedSlab
 from winnow.cache.run import Units
+from winnow.cache.settled import SettledSlab
 from winnow.kernels.pack import move
 
 GROWTH = 1.25  # the factor by which a full slab grows
@@ -54,7 +54,7 @@ class LayerCache:
         capacity: int,
         limit: int | None = None,
         *,
-        quantized: Callable[[], QuantizedSlab] | None = None,
+        quantized: Callable[[], SettledSlab] | None = None,
         scored: bool = False,
         compact: bool = False,
         shares: bool = True,
@@ -282,8 +282,8 @@ class LayerCache:
         keys.copy_(change(keys))
 
     def quantize(self, residual: int, group: int, room: int) -> None:
-        """Hold all but at least the `residual` newest units quantised, whole groups of the oldest; what was so and has
-        been evicted is given back. room: slots to keep for units that are sure to come."""
+        """Hold all but at least the `residual` newest units in the form in which they stay, whole groups of the oldest;
+        what was so and has been evicted is given back. room: slots to keep for units that are sure to come."""
         if self.start > (first := max(self.head, self.memory.offset)):  # no group is to have a unit that is gone
             self.memory.close(first, self.start, self.stop)
             self._close(first, self.start - first)
@@ -291,10 +291,17 @@ class LayerCache:
         count = (self.stop - self.memory.offset - residual) // group * group
         if count <= 0:
             return
-        self.memory.quantize(count, self.stop, room)
+        self.memory.quantize(self._places(self.memory.offset, count), self.stop, room)
         if self.start > self.head:
             self._close(*self.memory.discard(self.head, self.start))
         self._begin()
+
+    def _places(self, first: int, count: int) -> Tensor:
+        """At which rope positions the keys of some slots are rotated, [1 or kv_heads, count]."""
+        if self.compact:
+            return torch.arange(first, first + count, device=self.positions.device)[None]
+        positions = self.positions[..., first : first + count]
+        return positions if positions.dim() == 2 else positions[None]
 
     def _begin(self) -> None:
         """Units lie in memory that no others have filled."""

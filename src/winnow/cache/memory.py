@@ -6,14 +6,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from winnow.cache.quantized import QuantizedSlab
 from winnow.cache.run import Dense, Run, Units, joined
+from winnow.cache.settled import SettledSlab
 
 COPIED = 64  # slots of its own that a fork copies rather than share: every run that is shared is read apart
 
 
 class Slab:
     """Room for `capacity` units per KV head: keys and values `[kv_heads, capacity, head_dim]`."""
+
+    addressed = True
 
     def __init__(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self.keys = torch.empty(kv_heads, capacity, head_dim, dtype=dtype, device=device)
@@ -46,7 +48,7 @@ class Slab:
 class Memory:
     """The slots of one layer of one sequence: settled ones that nobody writes any more, then those of its own slab.
 
-    Settled are those that forks share, and those that are held quantised. own: the slab behind the settled slots;
+    Settled are those that forks share, and those in the form in which they stay. own: the slab behind settled slots;
     offset: how many these are. make: capacity -> Slab. open: () -> an empty slab of the form in which units are held
     that stay; None: they stay as they are. shares: whether forks share at all.
     """
@@ -55,13 +57,13 @@ class Memory:
         self,
         make: Callable[[int], Slab],
         capacity: int,
-        open: Callable[[], QuantizedSlab] | None = None,
+        open: Callable[[], SettledSlab] | None = None,
         *,
         shares: bool = True,
     ) -> None:
         self._make, self._open, self._shares = make, open, shares
-        self._settled: list[tuple[Slab | QuantizedSlab, int]] = []  # and how many slots of each, from its first on
-        self._growing: QuantizedSlab | None = None  # the last of them, if it is no fork's
+        self._settled: list[tuple[Slab | SettledSlab, int]] = []  # and how many slots of each, from its first on
+        self._growing: SettledSlab | None = None  # the last of them, if it is no fork's
         self.own = make(capacity)
         self.offset = 0
 
@@ -75,7 +77,7 @@ class Memory:
         return sum(slab.nbytes for slab in self.slabs)
 
     @property
-    def slabs(self) -> "list[Slab | QuantizedSlab]":
+    def slabs(self) -> "list[Slab | SettledSlab]":
         """All of them, settled slots first."""
         return [*(slab for slab, _ in self._settled), self.own]
 
@@ -89,9 +91,14 @@ class Memory:
         """Slots of all slabs, and how many of each are settled."""
         return *((slab.capacity, slots) for slab, slots in self._settled), (self.own.capacity, 0)
 
-    def pieces(self, start: int, stop: int) -> list[tuple[Slab | QuantizedSlab, int, int]]:
+    @property
+    def addressed(self) -> bool:
+        """Whether kernels are told where all units lie."""
+        return all(slab.addressed for slab, _ in self._settled)
+
+    def pieces(self, start: int, stop: int) -> list[tuple[Slab | SettledSlab, int, int]]:
         """Where the slots `[start, stop)` lie: slabs, and in each the first slot and the one behind the last."""
-        found: list[tuple[Slab | QuantizedSlab, int, int]] = []
+        found: list[tuple[Slab | SettledSlab, int, int]] = []
         first = 0
         for slab, slots in self._settled:
             if first < stop and start < first + slots:
@@ -134,14 +141,16 @@ class Memory:
         """Give all slabs back, but for what forks share."""
         self.settle(self._make(0))
 
-    def quantize(self, count: int, stop: int, room: int) -> None:
-        """Hold the first `count` own units quantised from now on, whole groups; the others, up to slot `stop`, come to
-        lie in a slab with `room` slots more. What was read before stays as it is."""
+    def quantize(self, places: Tensor, stop: int, room: int) -> None:
+        """Hold the first own units, whole groups that are rotated at `places`, [1 or kv_heads, units], as `open` has it
+        from now on; the others, up to slot `stop`, come to lie in a slab with `room` slots more. What was read before
+        stays as it is."""
+        count = places.shape[1]
         assert self._open is not None
         if self._growing is None:
             self._growing = self._open()
             self._settled.append((self._growing, 0))
-        self._growing.append(*self.own.run(0, count))
+        self._growing = self._growing.append(*self.own.run(0, count), places)
         self._settled[-1] = (self._growing, self._growing.units)
         left = self.own.run(count, stop - self.offset)
         self.own = self._make(left.units + room)
@@ -161,7 +170,7 @@ class Memory:
         is quantised and not shared. Returns the first slot that is gone, and how many are: later slots move up."""
         if self._growing is None:
             return start, 0
-        base, group = self.offset - self._growing.units, self._growing.form.group
+        base, group = self.offset - self._growing.units, self._growing.group
         first = max(0, -(-(start - base) // group) * group)
         last = (min(stop, self.offset) - base) // group * group
         if last <= first:
@@ -178,7 +187,9 @@ class Memory:
             self.offset, self.own = stop, self._make(0)
         twin = Memory(self._make, self.own.capacity, self._open, shares=self._shares)
         twin._settled, twin.offset = list(self._settled), self.offset
-        if self._shares:
+        if self._growing is not None and self._growing.remade:
+            twin._growing = self._growing
+        elif self._shares:
             self._growing = None
         elif self._growing is not None:
             twin._growing = self._growing.without(0, 0)

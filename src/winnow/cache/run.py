@@ -1,9 +1,15 @@
 """Units that lie side by side in memory, in the form in which they are held."""
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from winnow.kernels.pack import packed
+
+if TYPE_CHECKING:
+    from winnow.cache.settled import SettledSlab
 
 Units = tuple[Tensor, Tensor]  # keys, values [kv_heads, units, head_dim]
 
@@ -30,6 +36,9 @@ class Run(Protocol):
     def between(self, start: int, stop: int) -> "Run":
         """Some of them."""
 
+    def pick(self, index: Tensor) -> Units:
+        """Keys and values of those at `index`, [kv_heads, units]; a copy."""
+
 
 class Dense(NamedTuple):
     """Units as the model made them: keys and values [kv_heads, units, head_dim], usually views of a slab."""
@@ -48,9 +57,55 @@ class Dense(NamedTuple):
     def between(self, start: int, stop: int) -> "Dense":
         return Dense(self.keys[:, start:stop], self.values[:, start:stop])
 
+    def pick(self, index: Tensor) -> Units:
+        return packed(self.keys, index), packed(self.values, index)
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Units `[start, stop)` of a slab that holds them in another form."""
+
+    slab: "SettledSlab"
+    start: int
+    stop: int
+
+    @property
+    def kv_heads(self) -> int:
+        return self.slab.kv_heads
+
+    @property
+    def units(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def keys(self) -> Tensor:
+        return self.slab.read(0, self.start, self.stop)
+
+    @property
+    def values(self) -> Tensor:
+        return self.slab.read(1, self.start, self.stop)
+
+    def between(self, start: int, stop: int) -> "Coded":
+        return Coded(self.slab, self.start + start, min(self.start + stop, self.stop))
+
+    def pick(self, index: Tensor) -> Units:
+        return self.slab.pick(0, self.start + index), self.slab.pick(1, self.start + index)
+
 
 def joined(runs: "list[Run] | tuple[Run, ...]") -> Units:
     """Runs of units as one: views where there is one that is dense, else a copy."""
     if len(runs) == 1:
         return runs[0].keys, runs[0].values
     return torch.cat([run.keys for run in runs], 1), torch.cat([run.values for run in runs], 1)
+
+
+def picked(runs: "tuple[Run, ...]", index: Tensor) -> Units:
+    """Keys and values of the units at `index`, [kv_heads, units], of runs that lie one after the other; a copy."""
+    found = runs[0].pick(index.clamp(max=runs[0].units - 1))
+    first = runs[0].units
+    for run in runs[1:]:
+        mine = (index >= first)[..., None]
+        more = run.pick((index - first).clamp(0, run.units - 1))
+        found = torch.where(mine, more[0], found[0]), torch.where(mine, more[1], found[1])
+        first += run.units
+    return found

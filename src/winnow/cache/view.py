@@ -6,8 +6,7 @@ from itertools import accumulate, pairwise
 
 from torch import Tensor
 
-from winnow.cache.run import Dense, Run, Units, joined
-from winnow.kernels.pack import packed
+from winnow.cache.run import Dense, Run, Units, joined, picked
 
 COPIED = 1024  # units that are made dense at a time
 NOBODY = 2**62  # in place of the position of a unit that no row sees
@@ -54,8 +53,7 @@ class View:
 
     @cached_property
     def _joined(self) -> Units:
-        keys, values = self.lying
-        return (keys, values) if self.index is None else (packed(keys, self.index), packed(values, self.index))
+        return self.lying if self.index is None else picked(self.runs, self.index)
 
     @property
     def lying(self) -> Units:
@@ -68,7 +66,7 @@ class View:
         if len(self.runs) == 1 and isinstance(self.runs[0], Dense):
             return [self]
         if self.index is not None:
-            return [replace(self, runs=(Dense(*self.lying),))]
+            return [replace(self, runs=(Dense(*self._joined),), index=None, place=None)]
         starts = [0, *accumulate(run.units for run in self.runs)]
         return [
             self.between(start, min(start + step, stop))

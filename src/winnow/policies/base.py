@@ -4,7 +4,7 @@
     compute   which tokens go on at a layer                 `ComputePolicy.gates`, `ComputePolicy.choose`
     keep      which units stay, and which a row may see     `KeepPolicy.pattern`, `KeepPolicy.select`
     read      which of the kept units a decode step reads   `Reader.select`
-    store     how a unit is held                            `StorePolicy.slabs`, `StorePolicy.form`
+    store     how a unit is held                            `StorePolicy.slabs`, `StorePolicy.settled`
 
 A policy holds no state and touches no model: state is an argument (`LayerCache`), a decision is the return value; what
 a read policy remembers of a sequence is a `Reader`. The runtime
@@ -25,7 +25,7 @@ from winnow.parameters import Where, idle, wrong_type
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from winnow.kernels.quantize import Form
+    from winnow.cache.settled import Rope, SettledSlab
     from winnow.policies.keep.base import UnitScorer
 
 VERBS = ("prompt", "compute", "keep", "read", "store")
@@ -75,9 +75,9 @@ class Policy:
     name: ClassVar[str]
     identity: ClassVar[bool] = False  # changes nothing: what full attention does
     source: ClassVar[str] = ""  # paper and section
-    # Parameters under which the policy changes nothing, and parameters that act on a few dozen tokens: the invariant
-    # tests run every registered policy with both.
-    off: ClassVar[Mapping[str, Any]] = {}
+    # Parameters under which the policy changes nothing (None: there are none), and parameters that act on a few dozen
+    # tokens: the invariant tests run every registered policy with both.
+    off: ClassVar[Mapping[str, Any] | None] = {}
     trial: ClassVar[Mapping[str, Any]] = {}
     # Parameters that change nothing under some settings of the others, and where they do: elsewhere they are refused.
     # Not those of a policy that is turned off as a whole: a sweep may come past `keep=1.0`.
@@ -170,13 +170,18 @@ class StorePolicy(Policy):
         """Of so many bytes of units of a sequence, how many are in memory at once, at most."""
         return nbytes
 
-    def form(self, head_dim: int) -> "Form | None":
-        """How units are held that stay; None: as they came."""
+    def next_change(self, known: int, prompt: int) -> int | None:
+        """After how many tokens units are next brought into the form in which they stay; None: never."""
         return None
 
-    def next_change(self, known: int, prompt: int) -> int | None:
-        """After how many tokens units are next brought into that form; None: never."""
-        return None
+    def settled(
+        self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device, rope: "Rope | None"
+    ) -> "SettledSlab":
+        """An empty slab of the form in which units of a layer stay; asked where there is a next change.
+
+        rope: how the layer's keys are rotated when they come; None: not at all.
+        """
+        raise TypeError(f"{type(self).__name__} has to say how it holds units that stay")
 
     def nbytes(self, units: int, shape: ModelShape) -> int:
         """The most bytes that so many units of one KV head, of which none is evicted by choice, take at any time."""

@@ -22,6 +22,7 @@ from winnow.policies.read.quest import Quest
 from winnow.policies.read.sink_recent import SinkRecent
 from winnow.policies.read.slowfast import SlowFast
 from winnow.policies.read.tidal import Tidal
+from winnow.policies.store.hf_quantized import HFQuantized
 from winnow.policies.store.mapped import Mapped
 from winnow.policies.store.plain import Plain
 from winnow.policies.store.quantized import Quantized
@@ -51,6 +52,7 @@ _POLICIES: tuple[type[Policy], ...] = (
     SinkRecent,
     Plain,
     Quantized,
+    HFQuantized,
     Mapped,
 )
 

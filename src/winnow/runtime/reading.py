@@ -106,6 +106,7 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
     score = sequence.score if pattern.held else None
     if (
         not cache.rotated
+        or not cache.memory.addressed
         or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
         or layer in sequence.gates.self_only
         or (_votes(segment, layer) and (segment.rows > 1 or sequence.reader.selects))

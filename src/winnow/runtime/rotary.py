@@ -7,6 +7,7 @@ frequencies are chosen once, from its whole length, and never change.
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -110,3 +111,21 @@ class Rotary:
             scaling = new_scaling if name == "dynamic" else scaling
         values = {f"{prefix}inv_freq": inv_freq, f"{prefix}attention_scaling": scaling}
         return SimpleNamespace(config=self.config, rope_type=self._types, **values)
+
+
+@dataclass(frozen=True)
+class LayerRope:
+    """How the keys of one layer of one sequence are rotated."""
+
+    rotary: Rotary
+    frequencies: Frequencies
+    kind: str | None
+
+    def turn(self, keys: Tensor, places: Tensor, *, back: bool = False) -> Tensor:
+        """Keys [kv_heads, units, head_dim], float32, rotated at rope positions [1 or kv_heads, units], or back."""
+        cos, sin = (each.float() for each in self.rotary.tables(self.frequencies, places.flatten().long())[self.kind])
+        if back:  # whatever else cos and sin are multiplied by
+            square = cos.square() + sin.square()
+            cos, sin = cos / square, -sin / square
+        rows = keys[None] if len(places) == 1 else keys.flatten(0, 1)[None, None]
+        return self.rotary.rotate(rows, (cos, sin)).reshape(keys.shape)

@@ -1,6 +1,7 @@
 """The state of one sequence: its tokens, its units, its frequencies, and what it has cost so far."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -10,16 +11,16 @@ from torch import Tensor
 from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
 from winnow.cache.pattern import ALL, All
-from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.settled import SettledSlab
 from winnow.plan import Plan
-from winnow.policies.base import ModelShape
+from winnow.policies.base import ModelShape, StorePolicy
 from winnow.policies.compute.base import Deep
 from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import NOT_ROTATED, Decoder
 from winnow.runtime.observer import Observer
-from winnow.runtime.rotary import Frequencies
+from winnow.runtime.rotary import Frequencies, LayerRope
 from winnow.runtime.surprisal import Surprise
 from winnow.stats import Stats
 
@@ -105,9 +106,17 @@ class Sequence:
         told = self.reader.selects or self.score is not None or self.observer is not None
         return not told and all(pattern == ALL for pattern in self.patterns) and not any(self.windows)
 
+    @cached_property
+    def settling(self) -> StorePolicy | None:
+        """What holds units in another form than they came in."""
+        store = self.plan.store
+        return None if store.next_change(0, self.prompt) is None else store
+
     def boundary(self) -> int | None:
         """After how many tokens units are next evicted by their scores, or held in another form, if ever."""
-        ends = (self.next_eviction(), self.plan.store.next_change(self.position, self.prompt))
+        if (store := self.settling) is None:
+            return self.next_eviction()
+        ends = (self.next_eviction(), store.next_change(self.position, self.prompt))
         return min((end for end in ends if end is not None), default=None)
 
     def next_eviction(self) -> int | None:
@@ -134,7 +143,7 @@ class Sequence:
             self.surprise.note(decoder, hidden, tokens)
         if self.position < self.prompt or self.position + len(tokens) == boundary:
             self.note()  # some of it is about to be given back
-        changes = self.plan.store.next_change(self.position, self.prompt)
+        changes = None if self.settling is None else self.settling.next_change(self.position, self.prompt)
         self.position += len(tokens)
         if self.position == eviction:
             self._evict_all(regular=regular)
@@ -157,9 +166,8 @@ class Sequence:
 
     def quantize(self, decoder: Decoder) -> None:
         """Hold units as the store does that stay, in layers from which none will be evicted by choice any more."""
-        if self.plan.store.form(self.shape.head_dim) is None:
+        if (store := self.settling) is None:
             return
-        store = self.plan.store
         following = store.next_change(self.position, self.prompt)
         room = 0 if following is None else following - self.position
         for layer, cache in enumerate(self.caches):
@@ -337,8 +345,6 @@ def _take_memory(sequence: Sequence, decoder: Decoder, length: int) -> None:
     """Make the caches of all layers, for a text of `length` tokens."""
     plan, shape, gates, prompt = sequence.plan, sequence.shape, sequence.gates, sequence.prompt
     make = plan.store.slabs(shape.kv_heads, shape.head_dim, decoder.dtype, decoder.device)
-    form = plan.store.form(shape.head_dim)
-    quantized = None if form is None else partial(QuantizedSlab, form, shape.kv_heads, decoder.dtype, decoder.device)
     units = plan.compute.layer_tokens(shape, prompt, sequence.deep).units
     for layer, (context, held) in enumerate(zip(shape.contexts, units, strict=True)):
         if (holder := sequence.holder(layer)) != layer:
@@ -352,9 +358,18 @@ def _take_memory(sequence: Sequence, decoder: Decoder, length: int) -> None:
             make,
             max(1, held + new if wanted is None else min(held + new, wanted)),
             limit,
-            quantized=quantized,
+            quantized=_opened(decoder, sequence, layer),
             scored=sequence.patterns[layer].held,
             compact=layer < gates.first and sequence.patterns[layer].held and plan.keep.compact,
             shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
         )
         sequence.caches.append(cache)
+
+
+def _opened(decoder: Decoder, sequence: Sequence, layer: int) -> Callable[[], SettledSlab] | None:
+    """What makes memory for units of a layer that stay, as the store holds them; None: they stay as they came."""
+    if sequence.settling is None:
+        return None
+    shape, kind = sequence.shape, decoder.rope_kinds[layer]
+    rope = None if kind is NOT_ROTATED else LayerRope(decoder.rotary, sequence.frequencies, kind)
+    return partial(sequence.settling.settled, shape.kv_heads, shape.head_dim, decoder.dtype, decoder.device, rope)

@@ -51,6 +51,7 @@ LEFT_OUT: dict[str, str] = {
     "swiftkv": "shares caches that nobody trained, to measure its cost",
     "random_heads": "a control of locret",
     "sink_recent": "a control of slowfast",
+    "hf_quantized": "a control of quantized",
     "mapped": "computes what plain does, in memory of a chosen size",
 }
 

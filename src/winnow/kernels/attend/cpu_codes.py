@@ -1,10 +1,11 @@
 """Attention of one row over units that are held as codes, with Numba: what is read is the codes, once.
 
-No float of a key or a value is ever made. Of keys whose groups are of units the scales go into the queries, once a
-group, and what minima add is the same for all units of one; of values whose groups are of channels the scales go into
-the weights. In the other two cases scales multiply sums over a group. Where codes meet integers, queries and weights
-are rounded to fifteen bits, the largest of a vector being the largest of these. Units that lie apart are made floats, a
-piece at a time.
+Of units that lie side by side no float of a key or a value is ever made. Of keys whose groups are of units the scales
+go into the queries, once a group, and what minima add is the same for all units of one; of values whose groups are of
+channels the scales go into the weights. In the other two cases scales multiply sums over a group. Where codes meet
+integers, queries and weights are rounded to fifteen bits, the largest of a vector being the largest of these. Units
+that are numbered one by one, as selections have them, become floats, a piece at a time. Where codes are of transformed
+keys, queries are transformed too, once for every run that a thread reads; or the keys that become floats, back.
 """
 
 from typing import Any
@@ -14,11 +15,11 @@ from numba import njit
 
 from winnow.kernels.attend.cpu_decode import PIECE, add_weighted, areas, hand_out, padded, take_dots
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, fill, update_softmax
-from winnow.kernels.packed.lanes import load_bf16
+from winnow.kernels.packed.lanes import load_bf16, load_f16
+from winnow.kernels.quantize import BLOCK
 from winnow.kernels.quantize import tables as q
 from winnow.kernels.quantize.lanes import (
     MOST,
-    load_halves,
     read_byte,
     read_half,
     store_levels,
@@ -37,14 +38,13 @@ from winnow.kernels.simd import (
     read_f32,
     read_i64,
     splat,
+    store_bf16,
     store_f32,
     sum_lanes,
-    write_bf16,
     write_f32,
 )
 
-BLOCK = 16  # units, and channels, that are lanes of a chunk
-CHUNK = 64  # bytes
+CHUNK = 64  # bytes: sixteen lanes, units of a block or channels, of four codes in every plane
 bytes_1, bytes_2, bytes_4 = sums_in_bytes(1), sums_in_bytes(2), sums_in_bytes(4)
 
 
@@ -53,6 +53,45 @@ def codes_floats(group: int, head_dim: int) -> int:
     vectors, longest = -(-group // 4) * 4, max(head_dim, PIECE)
     # A piece of floats; queries, what is multiplied with codes, as floats and as bytes, factors and sums of groups.
     return 2 * PIECE * head_dim + vectors * (head_dim + 2 * longest + 2 + head_dim // BLOCK + BLOCK + 1)
+
+
+@njit(cache=True, error_model="numpy")
+def shared_facts(form: int) -> tuple[int, int, int]:
+    """Bits of a code, codes of a group, bytes of a row of codes."""
+    return read_i64(form + 8 * q.BITS), read_i64(form + 8 * q.GROUP), read_i64(form + 8 * q.ROW_BYTES)
+
+
+@njit(cache=True, error_model="numpy")
+def facts_of(side: int, head: int) -> tuple[int, int, int, int, bool]:
+    """Of the keys or the values of a KV head: codes, scales, the bytes from one row of these to the next and to minima,
+    and whether groups are of units."""
+    codes = read_i64(side + 8 * q.CODES) + head * read_i64(side + 8 * q.CODES_STRIDE)
+    scales = read_i64(side + 8 * q.SCALES) + head * read_i64(side + 8 * q.SCALES_STRIDE)
+    row, minima = read_i64(side + 8 * q.ROW), read_i64(side + 8 * q.MINIMA)
+    return codes, scales, row, minima, read_i64(side + 8 * q.BY_CHANNEL) != 0
+
+
+@njit(cache=True, error_model="numpy")
+def hadamard(x: int, size: int) -> None:
+    """`quantize.hadamard` of float32 in place, a power of two of at least 16."""
+    step = 1
+    while step < BLOCK:
+        for i in range(0, size, 2 * step):
+            for j in range(4 * i, 4 * (i + step), 4):
+                first, second = read_f32(x + j), read_f32(x + j + 4 * step)
+                write_f32(x + j, first + second)
+                write_f32(x + j + 4 * step, first - second)
+        step *= 2
+    while step < size:
+        for i in range(0, size, 2 * step):
+            for j in range(4 * i, 4 * (i + step), 4 * BLOCK):
+                first, second = load_f32(x + j), load_f32(x + j + 4 * step)
+                store_f32(x + j, add(first, second))
+                store_f32(x + j + 4 * step, fma(second, splat(-ONE), first))
+        step *= 2
+    root: Any = np.float32(1 / np.sqrt(size))
+    for j in range(0, 4 * size, 4 * BLOCK):
+        store_f32(x + j, mul(load_f32(x + j), splat(root)))
 
 
 @njit(cache=True, error_model="numpy")
@@ -112,17 +151,15 @@ def make_ready(x: int, i: int, vectors: int, length: int, top: float) -> None:
 @njit(cache=True, error_model="numpy")
 def key_logits(
     form: int, head: int, first: int, count: int, head_dim: int, vectors: int, exact: bool, query: int, room: int,
-    logits: int, known: int,
-) -> int:  # fmt: skip
+    logits: int,
+) -> None:  # fmt: skip
     """logits[i, j] = query[i] . key[j] of `count` slots from `first` on, whole blocks; queries in float32.
 
-    known: the group for which `room` has been made ready; returns the same of now. Where groups are of channels, that
-    has been done by `ready_for_tokens`.
+    Where groups are of channels, `ready_for_tokens` has made `room` ready.
     """
-    bits, group, size = read_i64(form + 8 * q.BITS), read_i64(form + 8 * q.GROUP), read_i64(form + 8 * q.ROW_BYTES)
-    codes = read_i64(form + 8 * q.CODES) + head * read_i64(form + 8 * q.CODES_STRIDE)
-    scales = read_i64(form + 8 * q.SCALES) + head * read_i64(form + 8 * q.SCALES_STRIDE)
-    row, minima, all_of = read_i64(form + 8 * q.ROW), read_i64(form + 8 * q.MINIMA), padded(vectors)
+    bits, group, size = shared_facts(form)
+    codes, scales, row, minima, by_channel = facts_of(form, head)
+    all_of, known = padded(vectors), -1  # the group for which `room` is ready
     adds = room + 4 * all_of * (2 * max(head_dim, PIECE) + 2)
     sums = adds + 4 * all_of * (head_dim // BLOCK)
     nothing = sums + 4 * BLOCK * all_of
@@ -131,15 +168,15 @@ def key_logits(
     for at in range(0, count, BLOCK):
         block, place = codes + (first + at) * size, scales + (first + at) // group * row
         mine = logits + 4 * at
-        if read_i64(form + 8 * q.BY_CHANNEL) != 0:
+        if by_channel:
             if known != (first + at) // group:
                 known = (first + at) // group
                 for i in range(vectors):
                     total, most = splat(ZERO), splat(ZERO)
                     for c in range(0, head_dim, 16):
                         value = load_f32(query + 4 * (i * head_dim + c))
-                        total = fma(value, load_halves(place + minima + 2 * c), total)
-                        value = mul(value, load_halves(place + 2 * c))
+                        total = fma(value, load_f16(place + minima + 2 * c, BLOCK), total)
+                        value = mul(value, load_f16(place + 2 * c, BLOCK))
                         store_f32(room + 4 * (i * head_dim + c), value)
                         most = maximum(most, maximum(value, mul(value, splat(-ONE))))
                     write_f32(adds + 4 * i, sum_lanes(total))
@@ -166,9 +203,8 @@ def key_logits(
             place = scales + g * row + 2 * (first + at)
             for i in range(vectors):
                 here, lift = mine + 4 * i * PIECE, splat(read_f32(adds + 4 * (i * groups + g)))
-                total = fma(load_halves(place), load_f32(sums + 4 * BLOCK * i), load_f32(here))
-                store_f32(here, fma(load_halves(place + minima), lift, total))
-    return known
+                total = fma(load_f16(place, BLOCK), load_f32(sums + 4 * BLOCK * i), load_f32(here))
+                store_f32(here, fma(load_f16(place + minima, BLOCK), lift, total))
 
 
 @njit(cache=True, error_model="numpy")
@@ -196,12 +232,9 @@ def add_values(
     sums: int,
 ) -> None:  # fmt: skip
     """sums[i] += sum over j of weights[i, j] * value[j] of `count` slots from `first` on, whole blocks."""
-    bits, group, size = read_i64(form + 8 * q.BITS), read_i64(form + 8 * q.GROUP), read_i64(form + 8 * q.ROW_BYTES)
-    side = form + 8 * q.SIDE
-    codes = read_i64(side + 8 * q.CODES) + head * read_i64(side + 8 * q.CODES_STRIDE) + first * size
-    scales = read_i64(side + 8 * q.SCALES) + head * read_i64(side + 8 * q.SCALES_STRIDE)
-    row, minima, all_of = read_i64(side + 8 * q.ROW), read_i64(side + 8 * q.MINIMA), padded(vectors)
-    by_channel, planes = read_i64(side + 8 * q.BY_CHANNEL) != 0, 8 // bits
+    bits, group, size = shared_facts(form)
+    codes, scales, row, minima, by_channel = facts_of(form + 8 * q.SIDE, head)
+    codes, planes, all_of = codes + first * size, 8 // bits, padded(vectors)
     adds = room + 4 * all_of * (2 * max(head_dim, PIECE) + 2)
     got, stride = adds + 4 * all_of * (head_dim // BLOCK), 4 * head_dim
     nothing = got + 4 * BLOCK * all_of
@@ -219,8 +252,8 @@ def add_values(
                     if by_channel:
                         total = add(value, total)
                     else:
-                        total = fma(value, load_halves(place + minima + 2 * j), total)
-                        value = mul(value, load_halves(place + 2 * j))
+                        total = fma(value, load_f16(place + minima + 2 * j, BLOCK), total)
+                        value = mul(value, load_f16(place + 2 * j, BLOCK))
                     store_f32(room + 4 * (i * PIECE + j), value)
                     most = maximum(most, value)
                 write_f32(adds + 4 * i, sum_lanes(total))
@@ -241,40 +274,57 @@ def add_values(
                 )  # fmt: skip
                 for i in range(vectors):
                     here, lift = mine + stride * i, splat(read_f32(adds + 4 * i))
-                    total = fma(load_halves(place + 2 * c), load_f32(got + 4 * BLOCK * i), load_f32(here))
-                    store_f32(here, fma(load_halves(place + minima + 2 * c), lift, total))
+                    total = fma(load_f16(place + 2 * c, BLOCK), load_f32(got + 4 * BLOCK * i), load_f32(here))
+                    store_f32(here, fma(load_f16(place + minima + 2 * c, BLOCK), lift, total))
         at += many
 
 
 @njit(cache=True, error_model="numpy")
+def unpack_codes(block: int, unit: int, side: int, bits: int, size: int, head_dim: int, row: int) -> None:
+    """The codes of the key (side 0) or the value (1) of one unit of a block of sixteen, as float32 [head_dim]."""
+    mask, planes = 2**bits - 1, 8 // bits
+    if side == 0:
+        for p in range(planes):
+            for i in range(size):
+                code = (read_byte(block + (i >> 2) * CHUNK + 4 * unit + (i & 3)) >> (p * bits)) & mask
+                write_f32(row + 4 * (p * size + i), np.float32(code))
+        return
+    shift, chunk = unit // 4 % planes * bits, block + unit // (4 * planes) * (head_dim // BLOCK) * CHUNK
+    for c in range(head_dim):
+        code = (read_byte(chunk + (c >> 4) * CHUNK + 4 * (c & 15) + unit % 4) >> shift) & mask
+        write_f32(row + 4 * c, np.float32(code))
+
+
+@njit(cache=True, error_model="numpy")
 def unpack_units(
-    form: int, side: int, head: int, first: int, index: int, count: int, head_dim: int, out: int, half: bool
+    form: int, side: int, head: int, first: int, index: int, count: int, head_dim: int, out: int, half: bool, row: int
 ) -> None:
-    """Keys (side 0) or values (1) as floats, [count, head_dim]: those in slots `first` and the int64 at `index`."""
-    bits, group, size = read_i64(form + 8 * q.BITS), read_i64(form + 8 * q.GROUP), read_i64(form + 8 * q.ROW_BYTES)
-    mine = form + 8 * q.SIDE * side
-    codes = read_i64(mine + 8 * q.CODES) + head * read_i64(mine + 8 * q.CODES_STRIDE)
-    scales = read_i64(mine + 8 * q.SCALES) + head * read_i64(mine + 8 * q.SCALES_STRIDE)
-    row, minima = read_i64(mine + 8 * q.ROW), read_i64(mine + 8 * q.MINIMA)
-    by_channel, mask, planes = read_i64(mine + 8 * q.BY_CHANNEL) != 0, 2**bits - 1, 8 // bits
+    """Keys (side 0) or values (1) as floats, [count, head_dim]: those in slots `first` and the int64 at `index`.
+
+    row: room for one of them in float32.
+    """
+    bits, group, size = shared_facts(form)
+    codes, scales, step, minima, by_channel = facts_of(form + 8 * q.SIDE * side, head)
+    back = side == 0 and read_i64(form + 8 * q.HADAMARD) != 0
     for j in range(count):
         slot = first + read_i64(index + 8 * j)
-        block, unit = codes + slot // BLOCK * BLOCK * size, slot % BLOCK
-        for c in range(head_dim):
-            if side == 0:
-                p, i = c // size, c % size
-                place = block + i // 4 * CHUNK + 4 * unit + i % 4
+        unpack_codes(codes + slot // BLOCK * BLOCK * size, slot % BLOCK, side, bits, size, head_dim, row)
+        mine = scales + (slot // group * step if by_channel else 2 * slot)
+        for c in range(0, head_dim, BLOCK):
+            code = load_f32(row + 4 * c)
+            if by_channel:
+                value = fma(load_f16(mine + 2 * c, BLOCK), code, load_f16(mine + minima + 2 * c, BLOCK))
             else:
-                p = unit // 4 % planes
-                chunk = unit // (4 * planes) * (head_dim // BLOCK) + c // BLOCK
-                place = block + chunk * CHUNK + 4 * (c % BLOCK) + unit % 4
-            code = np.float32((read_byte(place) >> (p * bits)) & mask)
-            scale = scales + (slot // group * row + 2 * c if by_channel else c // group * row + 2 * slot)
-            value = read_half(scale) * code + read_half(scale + minima)
+                place = mine + c // group * step
+                value = fma(splat(read_half(place)), code, splat(read_half(place + minima)))
+            store_f32(row + 4 * c, value)
+        if back:
+            hadamard(row, head_dim)
+        for c in range(0, head_dim, BLOCK):
             if half:
-                write_bf16(out + 2 * (j * head_dim + c), value)
+                store_bf16(out + 2 * (j * head_dim + c), load_f32(row + 4 * c))
             else:
-                write_f32(out + 4 * (j * head_dim + c), value)
+                store_f32(out + 4 * (j * head_dim + c), load_f32(row + 4 * c))
 
 
 @njit(cache=True, error_model="numpy")
@@ -305,6 +355,9 @@ def attend_codes(
         write_f32(nothing + 4 * i, ZERO)
     for i in range(0, vectors * head_dim, 16):
         store_f32(wide + 4 * i, load_bf16(queries + 2 * i) if half else load_f32(queries + 4 * i))
+    if index == 0 and read_i64(form + 8 * q.HADAMARD) != 0:
+        for i in range(vectors):
+            hadamard(wide + 4 * i * head_dim, head_dim)
     # Blocks are read whole, and what is not meant is not seen.
     at, end = (start, stop) if index != 0 else ((first + start) // BLOCK * BLOCK, first + stop)
     while at < end:
@@ -312,12 +365,12 @@ def attend_codes(
         low, high = (0, count) if index != 0 else (max(first + start - at, 0), count)
         blocks = (count + 15) // 16 * 16
         if index != 0:
-            unpack_units(form, 0, head, first, index + 8 * at, count, head_dim, piece, half)
+            unpack_units(form, 0, head, first, index + 8 * at, count, head_dim, piece, half, wide)
             take_dots(queries, piece, piece, count, size, logits, vectors, half)
         else:
             if read_i64(form + 8 * q.BY_CHANNEL) == 0:
                 ready_for_tokens(form, head_dim, vectors, exact, wide, ready)
-            key_logits(form, head, at, blocks, head_dim, vectors, exact, wide, ready, logits, -1)
+            key_logits(form, head, at, blocks, head_dim, vectors, exact, wide, ready, logits)
         for i in range(vectors):
             mine = logits + 4 * PIECE * i
             hide_outside(mine, low, high)
@@ -333,7 +386,7 @@ def attend_codes(
                 half and HAS_BF16_DOT and index != 0,
             )  # fmt: skip
         if index != 0:
-            unpack_units(form, 1, head, first, index + 8 * at, count, head_dim, piece, half)
+            unpack_units(form, 1, head, first, index + 8 * at, count, head_dim, piece, half, wide)
             add_weighted(logits, piece, piece, count, head_dim, sums, vectors, half)
         else:
             add_values(form, head, at, blocks, head_dim, vectors, exact, logits, ready, sums)

@@ -13,13 +13,15 @@ BLOCK = 16  # units whose codes lie interleaved
 @dataclass(frozen=True)
 class Form:
     """bits: of a code, 2, 4 or 8. group: codes that share a scale and a minimum, a multiple of 16: of consecutive units
-    in a channel, or of consecutive channels of a unit, as `keys` and `values` say. head_dim: a multiple of 16."""
+    in a channel, or of consecutive channels of a unit, as `keys` and `values` say. head_dim: a multiple of 16.
+    hadamard: whether codes are of keys transformed by `hadamard`, each by itself; head_dim is then a power of two."""
 
     bits: int
     group: int
     keys: Axis
     values: Axis
     head_dim: int
+    hadamard: bool = False
 
     @property
     def planes(self) -> int:
@@ -38,6 +40,10 @@ class Form:
 
     def axis(self, side: Side) -> Axis:
         return self.keys if side == "keys" else self.values
+
+    def transforms(self, side: Side) -> bool:
+        """Whether codes are not of keys, or values, themselves."""
+        return self.hadamard and side == "keys"
 
     def scales_shape(self, side: Side, units: int) -> tuple[int, int, int]:
         """Of the scales and minima of so many units of a KV head, whole groups."""

@@ -29,16 +29,10 @@ from winnow.kernels.simd import (
     write,
 )
 
-I8X16, F16X16 = ir.VectorType(I8, LANES), ir.VectorType(ir.HalfType(), LANES)
+I8X16 = ir.VectorType(I8, LANES)
 BYTE_DOT = "llvm.x86.avx512.vpdpbusd.512"
 UPPER = 7  # bits by which the upper of two integers is shifted
 MOST = (1 << 2 * UPPER) - 1  # of what two integers hold
-
-
-@operation(vector, types.int64)
-def load_halves(builder: Any, address: Any) -> Any:
-    """Sixteen float16 as float32."""
-    return builder.fpext(read(builder, address, F16X16, 2), F32X16)
 
 
 @operation(types.float32, types.int64)

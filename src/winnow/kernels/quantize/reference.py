@@ -1,5 +1,7 @@
 """Asymmetric quantisation of groups, in plain torch (KIVI, arXiv:2402.02750, section 3.1)."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ def quantize(x: Tensor, form: Form, side: Side) -> tuple[Tensor, Tensor]:
     """Codes and scales of keys or values [kv_heads, units, head_dim], whole groups of units.
 
     A code stands for `scale * code + minimum`, of its group: of `form.group` consecutive units in a channel, or as many
-    consecutive channels of a unit, as `form.axis(side)` says.
+    consecutive channels of a unit, as `form.axis(side)` says. Under `form.hadamard` keys are transformed first.
 
     Returns codes [kv_heads, units / 16, 16 * row_bytes] uint8, and scales and then minima, float16: [kv_heads, groups
     of units, 2, head_dim], or [kv_heads, 2, groups of channels, units]. Codes lie so that a kernel takes 64 bytes at
@@ -24,7 +26,8 @@ def quantize(x: Tensor, form: Form, side: Side) -> tuple[Tensor, Tensor]:
     kv_heads, units, head_dim = x.shape
     levels, group = 2**form.bits - 1, form.group
     by_channel = form.axis(side) == "channel"
-    cut, at = (x.float().unflatten(1, (-1, group)), 2) if by_channel else (x.float().unflatten(2, (-1, group)), 3)
+    x = hadamard(x.float()) if form.transforms(side) else x.float()
+    cut, at = (x.unflatten(1, (-1, group)), 2) if by_channel else (x.unflatten(2, (-1, group)), 3)
     low, high = cut.amin(at, keepdim=True), cut.amax(at, keepdim=True)
     minima = low.clamp(-LARGEST, LARGEST).half()
     scales = ((high - minima.float()) / levels).clamp(0, LARGEST).half()
@@ -36,6 +39,17 @@ def quantize(x: Tensor, form: Form, side: Side) -> tuple[Tensor, Tensor]:
     else:
         told = torch.stack((scales[..., 0].transpose(1, 2), minima[..., 0].transpose(1, 2)), 1)
     return interleaved(codes, form, side), told
+
+
+def hadamard(x: Tensor) -> Tensor:
+    """The orthonormal Walsh-Hadamard transform of the last dimension, a power of two: its own inverse, and the products
+    of two vectors are those of their transforms (QuaRot, arXiv:2404.00456). float32."""
+    size, step = x.shape[-1], 1
+    while step < size:
+        first, second = x.unflatten(-1, (-1, 2, step)).unbind(-2)
+        x = torch.stack((first + second, first - second), -2).flatten(-3)
+        step *= 2
+    return x / math.sqrt(size)
 
 
 def interleaved(codes: Tensor, form: Form, side: Side) -> Tensor:
@@ -69,4 +83,5 @@ def dequantize(codes: Tensor, scales: Tensor, form: Form, side: Side, dtype: tor
         scale, low = scales.float().repeat_interleave(form.group, 1).unbind(2)
     else:
         scale, low = scales.float().transpose(2, 3).repeat_interleave(form.group, 3).unbind(1)
-    return torch.addcmul(low, values, scale).to(dtype)
+    x = torch.addcmul(low, values, scale)
+    return (hadamard(x) if form.transforms(side) else x).to(dtype)

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+
+from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.settled import Rope
 from winnow.kernels.quantize import Axis, Form
 from winnow.parameters import Count, Natural
 from winnow.policies.base import ModelShape, StorePolicy
@@ -15,17 +19,24 @@ class Quantized(StorePolicy):
     bits: of a code. group: codes that share a scale and a minimum, both of 16 bits. keys, values: "channel": a group is
     so many consecutive units in one channel; "token": so many consecutive channels of one unit. residual: newest units
     that stay as they came, at least; up to group - 1 more do, and those since the last time. chunk: prompt tokens from
-    one time to the next; after the prompt it is `group`.
+    one time to the next; after the prompt it is `group`. hadamard: whether codes are of keys after an orthonormal
+    Walsh-Hadamard transform of their channels, which spreads outliers over all of them. pre_rope: whether codes are of
+    keys before rotation.
 
     A key or a value takes bits / 8 + 4 / group bytes per element. Groups are of units in the order in which they stand
     in a cache; each is quantised once, when it is whole, and what rows read from then on is what the codes say: a row
-    of a prompt reads the units of earlier chunks so, as later steps do. Keys are held as they are attended to, after
-    rotation. Where a policy evicts units by their scores, a layer's are quantised after the last time; one that never
-    ends is refused.
+    of a prompt reads the units of earlier chunks so, as later steps do. Where a policy evicts units by their scores, a
+    layer's are quantised after the last time; one that never ends is refused.
+
+    Decode steps read codes where they lie, queries being transformed as keys are, but for `pre_rope`: there keys are
+    turned back before they become codes, each unit has its rope position beside it (4 bytes, for all KV heads or for
+    each, where they hold different tokens), and every step makes rotated keys of all codes, which is slow.
 
     The paper's form quantises values one by one, attends to a prompt in full, and has residual=128, bits=2.
 
-    Source: Liu et al., KIVI, arXiv:2402.02750, section 3 and algorithm 1.
+    Source: Liu et al., KIVI, arXiv:2402.02750, section 3 and algorithm 1. hadamard: Ashkboos et al., QuaRot,
+    arXiv:2404.00456, of keys alone. pre_rope: Hooper et al., KVQuant, arXiv:2401.18079, without its uneven steps and
+    outliers.
     """
 
     bits: Literal[2, 4, 8] = 4
@@ -34,6 +45,8 @@ class Quantized(StorePolicy):
     values: Axis = "token"
     residual: Natural = 128
     chunk: Count = 512
+    hadamard: bool = False
+    pre_rope: bool = False
 
     name = "quantized"
     source = "arXiv:2402.02750, section 3"
@@ -54,10 +67,21 @@ class Quantized(StorePolicy):
             f"group={self.group} does not divide the {channels} channels of a head; use group=16, or keys='channel' "
             "and values='channel'",
         )
+        self.require(
+            not self.hadamard or channels & (channels - 1) == 0,
+            f"hadamard=True takes heads of 2, 4, 8, .. channels, and those of this model have {channels}; use "
+            "hadamard=False",
+        )
         self.require(4 * channels % self.group == 0, f"group={self.group} is above {4 * channels}; use group=16")
 
+    def settled(
+        self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device, rope: Rope | None
+    ) -> QuantizedSlab:
+        return QuantizedSlab(self.form(head_dim), kv_heads, dtype, device, rope if self.pre_rope else None)
+
     def form(self, head_dim: int) -> Form:
-        return Form(self.bits, self.group, self.keys, self.values, head_dim)
+        """What codes stand for, and how they lie."""
+        return Form(self.bits, self.group, self.keys, self.values, head_dim, self.hadamard)
 
     def next_change(self, known: int, prompt: int) -> int | None:
         if known < prompt:
@@ -66,4 +90,5 @@ class Quantized(StorePolicy):
 
     def nbytes(self, units: int, shape: ModelShape) -> int:
         dense = min(units, self.residual + self.group - 1 + max(self.chunk, self.group))
-        return dense * shape.unit_bytes + (units - dense) * min(self.form(shape.head_dim).unit_bytes, shape.unit_bytes)
+        place = 4 * self.pre_rope
+        return dense * shape.unit_bytes + (units - dense) * (self.form(shape.head_dim).unit_bytes + place)

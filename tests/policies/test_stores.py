@@ -1,0 +1,298 @@
+"""Stores: what later rows read is what a restatement makes of the units of the same plan without a store."""
+
+import math
+
+import pytest
+import torch
+from transformers import Phi3Config
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+from models import SMALL, stock_logits
+from trials import TIPPED, small_llm
+from winnow import Plan
+from winnow.errors import PlanError
+from winnow.kernels.quantize import Form, dequantize, hadamard, quantize
+from winnow.kernels.quantize.quanto import quanto_dequantize, quanto_quantize
+from winnow.policies.store.hf_quantized import HFQuantized
+from winnow.runtime.rotary import LayerRope, Rotary
+
+PROMPT, GROUP = 44, 16
+KEPT = "locret(budget=28, chunk=6, local=4"  # 32 units at the end of the prompt
+BASES = ("full", f"{KEPT})", f"{KEPT}, positions='original')", "speed(cutoff=2)")
+
+
+def matrix(size):
+    """Sylvester's construction."""
+    found = torch.ones(1, 1)
+    while len(found) < size:
+        found = torch.cat((torch.cat((found, found), 1), torch.cat((found, -found), 1)))
+    return found / math.sqrt(size)
+
+
+def by_group(x, dim, levels):
+    """KIVI's formula for groups of 16 along a dimension."""
+    cut = x.unflatten(dim, (-1, GROUP))
+    low = cut.amin(dim + 1, keepdim=True).half().float()
+    scale = ((cut.amax(dim + 1, keepdim=True) - low) / levels).half().float()
+    codes = ((cut - low) / torch.where(scale == 0, 1.0, scale)).round().clamp(0, levels)
+    return (low + codes * scale).flatten(dim, dim + 1)
+
+
+def turned(llm, keys, places, sign):
+    """Keys [kv_heads, units, head_dim] of Llama's rotation, one way or the other."""
+    half = keys.shape[-1] // 2
+    angles = places[..., None].float() * 10000.0 ** (-torch.arange(half) / half)
+    pairs = torch.complex(keys[..., :half], keys[..., half:]) * torch.polar(torch.ones_like(angles), sign * angles)
+    return torch.cat((pairs.real, pairs.imag), -1)
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("pre_rope", [False, True])
+@pytest.mark.parametrize("transforms", [False, True])
+@pytest.mark.parametrize(("bits", "axis"), [(2, "token"), (4, "channel")])
+def test_later_rows_read_what_codes_say_of_the_units_that_stay(bits, axis, transforms, pre_rope, base, text):
+    """Heads of `locret` have scored units, and the others are gone, before codes are made."""
+    llm, levels = small_llm("llama"), 2**bits - 1
+    store = f"quantized(bits={bits}, group={GROUP}, keys='{axis}', residual=0, hadamard={transforms}, "
+    plan = store + f"pre_rope={pre_rope})" + ("" if base == "full" else f" + {base}")
+    with llm.session(plan=base, max_tokens=9) as session, llm.session(plan=plan, max_tokens=9) as stored:
+        for each in (session, stored):
+            each.feed(text[:PROMPT])
+        for cache, twin in zip(session.state.caches, stored.state.caches, strict=True):
+            assert cache.rotated
+            count = cache.length // GROUP * GROUP
+            assert twin.memory.offset == count
+            places = torch.arange(count) if cache.compact else cache.positions[..., :count]
+            keys, values = cache.slab.keys[:, :count], cache.slab.values[:, :count]
+            changed = turned(llm, keys, places, -1) if pre_rope else keys
+            changed = changed @ matrix(16) if transforms else changed
+            changed = by_group(changed, 1 if axis == "channel" else 2, levels)
+            changed = changed @ matrix(16) if transforms else changed
+            keys.copy_(turned(llm, changed, places, 1) if pre_rope else changed)
+            values.copy_(by_group(values, 2, levels))
+        expected, got = (each.feed(text[PROMPT:]) for each in (session, stored))
+    assert (expected - stock_logits(llm.model, text)[PROMPT:]).abs().max() > 1e-3
+    torch.testing.assert_close(got, expected, rtol=0, atol=TIPPED if pre_rope or transforms else 1e-4)
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "llama-yarn", "phi3-longrope-long", "gpt_oss", "gemma3", "cohere2", "partial"]
+)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_keys_are_turned_back_to_what_they_were(family, heads):
+    """With scalings, of a part of a head, or with neighbouring channels in a pair: the family's own rotation."""
+    if family == "partial":
+        rope = {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 0.5}
+        model = AutoModelForCausalLM.from_config(Phi3Config(**SMALL, head_dim=32, rope_parameters=rope))
+        rotary, width = Rotary(model), 32
+    else:
+        rotary, width = small_llm(family).decoder.rotary, small_llm(family).decoder.shape.head_dim
+    keys, places = torch.randn(2, 9, width), torch.randint(0, 400, (heads, 9))
+    for kind in rotary.kinds:
+        rope = LayerRope(rotary, rotary.choose(300), kind)
+        there = rope.turn(keys, places)
+        assert not torch.allclose(there, keys, atol=0.1)
+        torch.testing.assert_close(rope.turn(there, places, back=True), keys, rtol=0, atol=1e-5)
+        for head in range(2):
+            tables = rotary.tables(rotary.choose(300), places[head % heads])[kind]
+            torch.testing.assert_close(there[head], rotary.rotate(keys[None, head : head + 1], tables)[0, 0])
+
+
+def test_the_transform_is_sylvesters_and_its_own_inverse():
+    x = torch.randn(3, 5, 128)
+    torch.testing.assert_close(hadamard(x), x @ matrix(128), rtol=0, atol=1e-5)
+    torch.testing.assert_close(hadamard(hadamard(x)), x, rtol=0, atol=1e-5)
+
+
+def test_an_outlier_channel_costs_a_transformed_key_less():
+    """What it is for: of keys by token, one channel's outliers set the scale of all others of their group."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 64, 64)
+    x[..., 5] += 30
+    errors = []
+    for transforms in (False, True):
+        form = Form(4, 32, "token", "token", 64, transforms)
+        errors.append((dequantize(*quantize(x, form, "keys"), form, "keys", torch.float32) - x).square().mean())
+        same = Form(4, 32, "token", "token", 64)  # values are not transformed
+        assert torch.equal(quantize(x, form, "values")[0], quantize(x, same, "values")[0])
+    assert errors[1] < errors[0] / 2
+
+
+def quanto(x, bits, group, zero_point):
+    """transformers' `axis=0`: runs of so many values of a contiguous tensor."""
+    cut, most = x.reshape(-1, group), 2**bits - 1
+    low, high = cut.min(1, keepdim=True).values, cut.max(1, keepdim=True).values
+    scale = (high - low) / most
+    if zero_point:
+        zero = torch.round(-low / scale)
+        return (scale * (torch.clamp(torch.round(cut / scale) + zero, 0, most) - zero)).reshape(x.shape)
+    return (scale * torch.clamp(torch.round((cut - low) / scale), 0, most) + low).reshape(x.shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("zero_point", [False, True])
+@pytest.mark.parametrize("bits", [2, 4])
+def test_quantos_arithmetic_to_the_bit(bits, zero_point, dtype):
+    torch.manual_seed(0)
+    x = (torch.randn(3, 40, 64) * 3 + 1).to(dtype)
+    coded = quanto_quantize(x, bits, 16, zero_point=zero_point)
+    assert torch.equal(quanto_dequantize(coded, bits), quanto(x, bits, 16, zero_point))
+    assert coded.codes.nbytes == x.numel() * bits // 8
+    assert coded.scales.nbytes + coded.shifts.nbytes == x.numel() // 16 * (
+        dtype.itemsize + (zero_point or dtype.itemsize)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bits", [2, 4])
+def test_quantos_arithmetic_is_that_of_the_package(bits, dtype):
+    cache_utils = pytest.importorskip("transformers.cache_utils")
+    pytest.importorskip("optimum.quanto")
+    torch.manual_seed(0)
+    x = (torch.randn(1, 3, 40, 64) * 3 + 1).to(dtype)
+    layer = cache_utils.QuantoQuantizedLayer(nbits=bits)
+    expected = layer._dequantize(layer._quantize(x, axis=0))
+    assert torch.equal(quanto_dequantize(quanto_quantize(x[0], bits, 64), bits), expected[0])
+
+
+@pytest.mark.parametrize("zero_point", [False, True])
+@pytest.mark.parametrize("bits", [2, 4])
+def test_what_is_made_anew_is_the_same_but_for_rounding(bits, zero_point):
+    """The least and the largest value of a group are codes themselves."""
+    torch.manual_seed(0)
+    made = [torch.randn(3, 40, 64) * 3]
+    for _ in range(8):
+        made.append(quanto_dequantize(quanto_quantize(made[-1], bits, 64, zero_point=zero_point), bits))
+    torch.testing.assert_close(made[-1], made[1], rtol=0, atol=1e-5)
+
+
+def test_equal_values_stay():
+    x = torch.full((1, 4, 64), 0.3125)
+    assert torch.equal(quanto_dequantize(quanto_quantize(x, 2, 64), 2), x)
+
+
+def of_transformers(bits, group, residual, zero_point):
+    """One of its layers, with the arithmetic from above in place of a package."""
+    from transformers.cache_utils import QuantizedLayer
+
+    class Layer(QuantizedLayer):
+        def _quantize(self, tensor, axis):
+            return quanto(tensor, bits, group, zero_point)
+
+        def _dequantize(self, tensor):
+            return tensor
+
+    return Layer(nbits=bits, q_group_size=group, residual_length=residual)
+
+
+@torch.inference_mode()
+def theirs(model, ids, prompt, chunk, layer):
+    """Logits of the stock model over caches of such layers, after the prompt, fed in chunks, and each other token."""
+    from transformers.cache_utils import Cache
+
+    cache = Cache(layers=[layer() for _ in range(model.config.num_hidden_layers)])
+    ends = [*range(chunk, prompt, chunk), *range(prompt, len(ids) + 1)]
+    rows, start = [], 0
+    for end in ends:
+        out = model(torch.tensor([ids[start:end]]), past_key_values=cache, use_cache=True)
+        rows.append(out.logits[0, -1])
+        start = end
+    return torch.stack(rows[-(len(ids) - prompt + 1) :])
+
+
+@pytest.mark.parametrize(
+    ("bits", "chunk", "residual", "zero_point"),
+    [
+        (4, None, 7, False),
+        (2, None, 5, False),
+        (4, 12, 7, False),
+        (4, 5, 12, False),
+        (4, 10, 7, True),
+        (2, 31, 3, True),
+    ],
+)
+def test_hf_quantized_is_transformers_cache(bits, chunk, residual, zero_point, text):
+    """Its own update of a layer, in the stock model, fed in the same chunks; ours in steps of ten rows."""
+    llm, prompt, group = small_llm("llama"), 31, 8
+    plan = Plan(
+        store=HFQuantized(bits=bits, group_size=group, residual_length=residual, chunk=chunk, zero_point=zero_point)
+    )
+    got = llm.logits(text, decode_from=prompt, plan=plan)
+    expected = theirs(
+        llm.model, text, prompt, chunk or prompt, lambda: of_transformers(bits, group, residual, zero_point)
+    )
+    assert (got - stock_logits(llm.model, text)[prompt - 1 :]).abs().max() > 1e-3
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_hf_quantized_is_transformers_class_with_its_package(bits, text):
+    cache_utils = pytest.importorskip("transformers.cache_utils")
+    pytest.importorskip("optimum.quanto")
+    llm, plan = small_llm("llama"), f"hf_quantized(bits={bits}, group_size=8, residual_length=9)"
+    expected = theirs(
+        llm.model, text, 31, 31,
+        lambda: cache_utils.QuantoQuantizedLayer(nbits=bits, q_group_size=8, residual_length=9),
+    )  # fmt: skip
+    torch.testing.assert_close(llm.logits(text, decode_from=31, plan=plan), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [None, 3, 5, 7, 10, 64])
+@pytest.mark.parametrize("residual", [1, 4, 12])
+@pytest.mark.parametrize("prompt", [1, 9, 30])
+def test_flushes_are_when_theirs_are(prompt, residual, chunk):
+    """Step by step: what has come since the last flush, and the step's own tokens, are enough, or nothing is coded."""
+    store = HFQuantized(chunk=chunk, residual_length=residual)
+    size, known, held, flushed = chunk or prompt, 0, 0, []
+    while known < 80:
+        new = min(size, prompt - known) if known < prompt else 1
+        known, held = known + new, held + new
+        if not flushed or held >= residual:
+            flushed.append(known)
+            held = 0
+    found = [store.next_change(0, prompt)]
+    while found[-1] < flushed[-1]:
+        found.append(store.next_change(found[-1], prompt))
+    assert found == flushed
+    for known in range(flushed[-1]):
+        assert store.next_change(known, prompt) == next(each for each in flushed if each > known)
+
+
+def test_bytes_of_hf_quantized_in_closed_form(text):
+    """Codes, and a scale and a shift of the model's type for every group; the residual as it came."""
+    llm = small_llm("llama")
+    plan = "hf_quantized(bits=2, group_size=8, residual_length=16)"
+    with llm.session(plan=plan, max_tokens=20) as session:
+        session.feed(text[:31])
+        shape = llm.decoder.shape
+        coded = 2 * 16 * 2 // 8 + 2 * 16 // 8 * (4 + 4)
+        heads = shape.layers * shape.kv_heads
+        assert session.stats.cache_bytes == heads * 31 * coded
+        session.feed(text[31:36])
+        assert session.stats.cache_bytes == heads * (31 * coded + 5 * shape.unit_bytes)
+        session.feed(text[36:47])
+        assert session.stats.cache_bytes == heads * 47 * coded
+
+
+@pytest.mark.parametrize(
+    ("plan", "family", "message"),
+    [
+        (
+            "quantized(group=16, hadamard=True)",
+            "mistral-96",
+            "hadamard=True takes heads of .* have 96; use hadamard=Fal",
+        ),
+        ("hf_quantized", "llama", "group_size=64 does not divide the 16 channels of a head.*use group_size=8"),
+        ("hf_quantized(group_size=12)", "llama", "group_size=12 is no multiple of 8"),
+        ("quantized(group=16) + h2o(budget=8)", "llama", "h2o evicts .* quantized .*; use h2o with decode_chunk=None"),
+        ("hf_quantized(group_size=8) + locret(budget=9, chunk=6, local=4, decode_chunk=5)", "llama", "locret evicts"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_sentence(plan, family, message):
+    from dataclasses import replace
+
+    shape = small_llm("llama").decoder.shape
+    if family == "mistral-96":
+        shape = replace(shape, head_dim=96)
+    with pytest.raises(PlanError, match=message):
+        Plan.parse(plan).validate(shape)
