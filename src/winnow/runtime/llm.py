@@ -36,7 +36,6 @@ from winnow.sampling import SamplingParams
 Prompt = str | Sequence[int]
 Message = dict[str, Any]
 CHUNK, PACKED_CHUNK = 512, 2048  # prompt tokens a step: packed weights are expanded to floats once in each
-FAR = 2**40  # tokens of a prompt that only plans with a bounded count of positions take
 
 
 class LLM:
@@ -211,9 +210,7 @@ class LLM:
 
     def room(self, new: int, plan: str | Plan | None = None) -> int | None:
         """The most tokens of a prompt that leave positions for `new` tokens under a plan; None: there is no limit."""
-        shape = self.decoder.shape
-        used = self._plan(plan).rope_positions(shape, FAR, new)
-        return None if used is not None and used <= shape.max_positions else shape.max_positions + 1 - new
+        return self._plan(plan).room(self.decoder.shape, new)
 
     def stream(
         self,
