@@ -35,7 +35,7 @@ from winnow.sampling import SamplingParams
 
 Prompt = str | Sequence[int]
 Message = dict[str, Any]
-CHUNK, PACKED_CHUNK = 512, 2048  # prompt tokens a step: packed weights are expanded to floats once in each
+CHUNK, PACKED_CHUNK = 512, 2048
 
 
 class LLM:
@@ -123,7 +123,7 @@ class LLM:
             self.decoder.default_heads = heads
             self.decoder.heads(None)
         self._given = model
-        self.prefill_chunk = prefill_chunk or (PACKED_CHUNK if is_packed(self.model) else CHUNK)
+        self.prefill_chunk = prefill_chunk or chunk_of(packed=is_packed(self.model))
         self.max_batch = max_batch
         self.plan = self._plan(wanted or (self.trained.plan if self.trained else None) or Plan())
 
@@ -475,6 +475,11 @@ def _message(message: Any, index: int) -> Message:
         raise InputError(f"message {index}: role and content must be text, not {message!r:.200}")
     check_text(message["role"] + content, f"message {index}")
     return {**message, "content": content}
+
+
+def chunk_of(*, packed: bool) -> int:
+    """Prompt tokens a step where nobody says: packed weights are expanded to floats once in each."""
+    return PACKED_CHUNK if packed else CHUNK
 
 
 def _many(prompts: Any) -> list[Any]:
