@@ -3,8 +3,8 @@
 held      units and what policies hold beside them: `most_held`, which no request exceeds
 working   what a step allocates and gives back: activations of a chunk of the prompt, and what moves meanwhile
 
-Working memory follows what the runtime allocates in a layer. It is an estimate from above, for layers with one MLP, that
-tests/engine/test_footprint.py holds against resident memory.
+Working memory follows what the runtime allocates in a layer. It is an estimate from above, for layers with one MLP, and
+tests/engine/test_footprint.py holds it against resident memory.
 """
 
 from collections.abc import Callable
