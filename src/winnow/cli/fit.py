@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Group
+from rich.table import Table
 
 from winnow.cli.commands.models import Fit
 from winnow.cli.deliver import Record, deliver, travelling
@@ -46,7 +47,7 @@ COLUMNS: list[Column[Row]] = [
     Column("in all", lambda row: size(row.total)),
     Column("fits", lambda row: "yes" if row.fits else "no"),
     Column("longest prompt,\ntokens", lambda row: "any" if row.longest is None else f"{row.longest:,}"),
-    Column("because of", lambda row: row.limit),
+    Column("limited by", lambda row: row.limit),
 ]
 NOTE = (
     "in all: with weights and libraries; units: the most held; beside: what the plan holds besides, at most; working: "
@@ -113,16 +114,14 @@ def _row(footprints: Footprints, length: int, model: Outline, libraries: int, me
     return Row(str(plan), held.units, held.beside, held.working, always + held.total, fits, reached, limit)
 
 
-def _machine(about: dict[str, Any]) -> Any:
+def _machine(about: dict[str, Any]) -> Table:
     """What is the same under all plans."""
-    packed = about["packed_bytes"]
-    weights = size(about["weights_bytes"]) + (f", {size(packed)} of it packed" if packed else "")
-    most = about["loading_bytes"]
-    loading = f"; {size(most)} while it is loaded" if most > about["weights_bytes"] else ""
+    held, packed, loading = about["weights_bytes"], about["packed_bytes"], about["loading_bytes"]
     shown = {
-        "memory": size(about["memory_bytes"]),
-        "weights": f"{weights}; activations and units in {about['dtype']}{loading}",
-        "libraries": f"{size(about['libraries_bytes'])}: Python, torch and this process, once, as measured in it now",
-        "a step": f"up to {about['prefill_chunk']:,} tokens of a prompt",
+        "available": size(about["memory_bytes"]),
+        "weights": size(held) + (f", {size(packed)} of it packed" if packed else ""),
+        "to load them": f"up to {size(loading)} at a time" if loading > held else "no more",
+        "libraries": f"{size(about['libraries_bytes'])}, once: Python, torch and all that this process has loaded",
+        "activations": f"{about['dtype']}, of up to {about['prefill_chunk']:,} tokens of a prompt in a step",
     }
     return facts(about["model"], shown)

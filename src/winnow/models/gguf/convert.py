@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,9 @@ def _places(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedModel, 
         skeleton = AutoModelForCausalLM.from_config(config)
     kind = TENSOR_PROCESSORS.get(header.architecture.replace("-", "_"), TensorProcessor)
     processor = kind(config=config.to_dict())
-    names = get_gguf_hf_weights_map(skeleton, processor)
+    # Without children: every module would be asked by itself, which takes seconds, for what the whole has named.
+    whole: Any = SimpleNamespace(config=config, state_dict=skeleton.state_dict, named_children=lambda: ())
+    names = get_gguf_hf_weights_map(whole, processor)
     _check_names(header, skeleton, names)
     return skeleton, processor, names
 
