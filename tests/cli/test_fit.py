@@ -60,8 +60,11 @@ def test_what_fits_and_what_limits(winnow: Call, tiny):
     figures = winnow("fit", "--model", tiny, "--length", POSITIONS, *PLANS, "--memory", 64, "--json").json
     full, streaming, h2o = figures["plans"]
     assert (full["fits"], full["longest"], full["limit"]) == (False, POSITIONS + 1 - 128, "positions")
+    far = winnow("fit", "--model", tiny, "--length", 10**30, "--memory", 64, "--json").json["plans"]
+    assert {row["plan"] for row in far if row["fits"]} == {"streaming", "locret", "random_heads"}
     assert (streaming["fits"], streaming["longest"], streaming["limit"]) == (True, None, None)
-    assert h2o["units"] < full["units"]
+    assert full["units"] is full["total"] is None
+    assert streaming["units"] < h2o["longest"] * 2 * 2 * 2 * 8 * 4
     always = figures["weights_bytes"] + figures["libraries_bytes"]
     little = (always + 20 * 2**20) / GIB
     [full] = winnow("fit", "-m", tiny, "-l", 100, "--plan", "full", "--memory", little, "--json").json["plans"]
@@ -76,6 +79,8 @@ def test_what_fits_and_what_limits(winnow: Call, tiny):
         (["--length", "1.5"], "1.5 is no whole number"),
         (["--length", 10, "--new", 0], "must be >= 1"),
         (["--length", 10, "--memory", 0], "must be > 0"),
+        (["--length", 10, "--memory", "inf"], "is no amount of memory"),
+        (["--length", 10, "--memory", "nan"], ""),
         (["--length", 10, "--plan", "strming"], "did you mean streaming?"),
         (["--length", 10, "--plan", "speed(cutoff=9)"], "above the model's 2 layers"),
         (["--length", 10, "--plan", "speed(anchors='last:50')"], "--length 10"),

@@ -1,5 +1,6 @@
 """`winnow fit`: what memory a text takes under plans, and how long a text fits."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,31 +28,32 @@ RUNNING = 256 * 2**20
 
 @dataclass(frozen=True)
 class Row:
-    """A plan. total: with weights and libraries. fits: whether text and answer have the memory and the positions.
-    longest: prompt; None: of any length. limit: what keeps it from being longer."""
+    """A plan. units to total, with weights and libraries: bytes; None where the model has no positions for the text.
+    fits: whether text and answer have the memory and the positions. longest: prompt; None: of any length. limit: what
+    keeps it from being longer."""
 
     plan: str
-    units: int
-    beside: int
-    working: int
-    total: int
+    units: int | None
+    beside: int | None
+    working: int | None
+    total: int | None
     fits: bool
     longest: int | None
     limit: str | None
 
 
 COLUMNS: list[Column[Row]] = [
-    Column("units", lambda row: size(row.units)),
-    Column("beside", lambda row: size(row.beside)),
-    Column("working", lambda row: size(row.working)),
-    Column("in all", lambda row: size(row.total)),
+    Column("units", lambda row: _size(row.units)),
+    Column("beside", lambda row: _size(row.beside)),
+    Column("working", lambda row: _size(row.working)),
+    Column("in all", lambda row: _size(row.total)),
     Column("fits", lambda row: "yes" if row.fits else "no"),
     Column("longest prompt,\ntokens", lambda row: "any" if row.longest is None else f"{row.longest:,}"),
     Column("limited by", lambda row: row.limit),
 ]
 NOTE = (
     "in all: with weights and libraries; units: the most held; beside: what the plan holds besides, at most; working: "
-    "what a step takes and gives back, estimated from above"
+    "what a step takes and gives back, estimated from above; -: the model has no positions for the text"
 )
 
 
@@ -60,7 +62,7 @@ def fit(options: Fit) -> int:
     plans = parse_plans(options.plan)
     model = outline_of(options.model_name, dtype=options.dtype, weights=options.weights)
     chunk = options.prefill_chunk or chunk_of(packed=bool(model.packed))
-    memory = available_bytes() if options.memory is None else int(options.memory * GIB)
+    memory = available_bytes() if options.memory is None else _bytes(options.memory)
     chosen, refused = _chosen(plans, model)
     libraries = resident_bytes() + RUNNING
     prompt = StandIn(lambda: model.tokenizer)
@@ -101,17 +103,31 @@ def _chosen(given: list[Plan], model: Outline) -> tuple[list[Plan], list[str]]:
 
 
 def _row(footprints: Footprints, length: int, model: Outline, libraries: int, memory: int) -> Row:
-    plan, room, always = footprints.plan, footprints.room, model.weights + libraries
+    room, always = footprints.room, model.weights + libraries
+    loads = model.loading + libraries <= memory
+    longest = footprints.longest(memory - always) if loads else 0
+    limit = None if longest == FAR else "positions" if longest == room else "memory"
+    reached = None if longest == FAR else longest
+    if length > room:
+        return Row(str(footprints.plan), None, None, None, None, False, reached, limit)
     try:
         held = footprints.of(length)
     except InputError as error:  # a prompt that has no such anchors
-        raise InputError(f"{plan} and --length {length}: {error}") from error
-    loads = model.loading + libraries <= memory
-    longest = footprints.longest(memory - always) if loads else 0
-    fits = loads and length <= room and always + held.total <= memory
-    limit = None if longest == FAR else "positions" if longest == room else "memory"
-    reached = None if longest == FAR else longest
-    return Row(str(plan), held.units, held.beside, held.working, always + held.total, fits, reached, limit)
+        raise InputError(f"{footprints.plan} and --length {length}: {error}") from error
+    total = always + held.total
+    fits = loads and total <= memory
+    return Row(str(footprints.plan), held.units, held.beside, held.working, total, fits, reached, limit)
+
+
+def _bytes(memory: float) -> int:
+    """Of so many GiB. Raises InputError where that is no number that memory can have."""
+    if not math.isfinite(memory):
+        raise InputError(f"--memory {memory} is no amount of memory; give GiB, such as 16")
+    return int(memory * GIB)
+
+
+def _size(count: int | None) -> str | None:
+    return None if count is None else size(count)
 
 
 def _machine(about: dict[str, Any]) -> Table:
