@@ -28,7 +28,7 @@ def test_the_catalogue_beside_full_attention(winnow: Call, tiny):
     shown = {row["plan"]: row for row in figures["plans"]}
     assert next(iter(shown)) == "full"
     refused = [name for name in POLICIES if name not in shown and not POLICIES[name].identity]
-    assert set(refused) <= {"quantized"}
+    assert set(refused) <= {"quantized", "static_prune"}  # for heads of 16 channels, for more layers
     with llm.engine(max_cache_bytes=shown["full"]["units"] + shown["full"]["beside"]) as engine:
         assert engine.add([5] * 2000)
     for row in figures["plans"]:
@@ -58,13 +58,12 @@ def test_memory_is_what_the_machine_has(winnow: Call, tiny, monkeypatch):
 
 def test_what_fits_and_what_limits(winnow: Call, tiny):
     figures = winnow("fit", "--model", tiny, "--length", POSITIONS, *PLANS, "--memory", 64, "--json").json
-    full, streaming, h2o = figures["plans"]
+    full, streaming, _ = figures["plans"]
     assert (full["fits"], full["longest"], full["limit"]) == (False, POSITIONS + 1 - 128, "positions")
     far = winnow("fit", "--model", tiny, "--length", 10**30, "--memory", 64, "--json").json["plans"]
-    assert {row["plan"] for row in far if row["fits"]} == {"streaming", "locret", "random_heads"}
+    assert [row["plan"] for row in far if row["fits"]] == ["streaming", "locret", "random_heads"]
     assert (streaming["fits"], streaming["longest"], streaming["limit"]) == (True, None, None)
     assert full["units"] is full["total"] is None
-    assert streaming["units"] < h2o["longest"] * 2 * 2 * 2 * 8 * 4
     always = figures["weights_bytes"] + figures["libraries_bytes"]
     little = (always + 20 * 2**20) / GIB
     [full] = winnow("fit", "-m", tiny, "-l", 100, "--plan", "full", "--memory", little, "--json").json["plans"]
@@ -75,10 +74,10 @@ def test_what_fits_and_what_limits(winnow: Call, tiny):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--length", 0], "must be >= 1"),
+        (["--length", 0], "Must be >= 1"),
         (["--length", "1.5"], "1.5 is no whole number"),
-        (["--length", 10, "--new", 0], "must be >= 1"),
-        (["--length", 10, "--memory", 0], "must be > 0"),
+        (["--length", 10, "--new", 0], "Must be >= 1"),
+        (["--length", 10, "--memory", 0], "Must be > 0"),
         (["--length", 10, "--memory", "inf"], "is no amount of memory"),
         (["--length", 10, "--memory", "nan"], ""),
         (["--length", 10, "--plan", "strming"], "did you mean streaming?"),

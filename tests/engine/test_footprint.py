@@ -14,13 +14,12 @@ from winnow.engine.bound import bound_bytes
 from winnow.engine.footprint import Footprints
 from winnow.engine.stand_in import StandIn
 from winnow.kernels.packed import PIECE
-from winnow.plan import FAR
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep
 from winnow.policies.registry import POLICIES
 
 CHUNK, NEW = 16, 5
-SLACK = 32 * 2**20  # what malloc keeps of memory that was given back
+SLACK = 8 * 2**20  # of resident memory, which comes and goes in pages and arenas
 ALONE = [name for name, policy in POLICIES.items() if not policy.identity]
 
 
@@ -95,10 +94,10 @@ def test_the_longest_prompt_fits_and_one_more_token_does_not(talker, plan):
 
 def test_a_plan_that_needs_no_more_positions_takes_any_length(talker):
     made = footprints(talker, "streaming(sink=2, recent=20)")
-    assert made.room == made.longest(10**9) == FAR
+    assert made.room is made.longest(10**9) is None
     assert made.of(10**9).units == made.of(10**6).units
-    with_scores = footprints(talker, "sirllm(budget=64, positions='text')")
-    assert with_scores.longest(10**12) == POSITIONS + 1 - NEW
+    grows = footprints(talker, "sirllm(budget=64)")  # 4 bytes a token
+    assert POSITIONS < grows.longest(10**9) < 250_000_000
 
 
 def test_a_model_without_positions_for_the_answer(talker):
@@ -121,7 +120,7 @@ def test_a_stand_in_is_a_conversation_in_the_template():
 
 
 MEASURED = """
-import json, re, sys
+import ctypes, json, re, sys
 from dataclasses import asdict
 import torch
 from pathlib import Path
@@ -133,14 +132,15 @@ def status(field):
     return 1024 * int(re.search(rf"{field}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 torch.manual_seed(0)
 config = LlamaConfig(
-    vocab_size=1000, hidden_size=hidden, intermediate_size=mlp, num_hidden_layers=2, num_attention_heads=hidden // 64,
+    vocab_size=1000, hidden_size=hidden, intermediate_size=mlp, num_hidden_layers=4, num_attention_heads=hidden // 64,
     num_key_value_heads=hidden // 256, max_position_embeddings=65536,
 )
 model = LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
 llm = LLM(model, weights=weights, prefill_chunk=chunk)
 del model
 ids = [5 + at * 7 % 900 for at in range(4 * chunk)]
-llm.generate([ids[:64]], SamplingParams(max_tokens=2, ignore_eos=True), plan=plan)
+llm.generate([ids[:chunk + 64]], SamplingParams(max_tokens=2, ignore_eos=True), plan=plan)
+ctypes.CDLL("libc.so.6").malloc_trim(0)  # what is left is held
 before = status("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
 [done] = llm.generate([ids], SamplingParams(max_tokens=4, ignore_eos=True), plan=plan)
@@ -165,4 +165,4 @@ def test_the_memory_of_a_process_is_what_the_formula_says():
         size = shape.element_bytes
         expanded = 2 * PIECE * size if weights == "int4" else hidden * mlp * size
         said = Footprints(Plan.parse(plan), shape, 4, chunk, expanded, Deep.none).of(4 * chunk)
-        assert said.working / 3 < took - held <= said.working + SLACK, (dtype, weights, plan)
+        assert said.working / 3 < took - held <= said.working + SLACK, (dtype, weights, plan, took, held)

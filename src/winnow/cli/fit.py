@@ -16,7 +16,7 @@ from winnow.cli.terminal import size
 from winnow.engine.footprint import Footprints
 from winnow.engine.stand_in import StandIn
 from winnow.errors import InputError, PlanError
-from winnow.plan import FAR, Plan
+from winnow.plan import Plan
 from winnow.policies.registry import POLICIES
 from winnow.runtime.llm import chunk_of
 from winnow.runtime.outline import Outline, outline_of
@@ -106,17 +106,16 @@ def _row(footprints: Footprints, length: int, model: Outline, libraries: int, me
     room, always = footprints.room, model.weights + libraries
     loads = model.loading + libraries <= memory
     longest = footprints.longest(memory - always) if loads else 0
-    limit = None if longest == FAR else "positions" if longest == room else "memory"
-    reached = None if longest == FAR else longest
-    if length > room:
-        return Row(str(footprints.plan), None, None, None, None, False, reached, limit)
+    limit = None if longest is None else "positions" if longest == room else "memory"
+    if room is not None and length > room:
+        return Row(str(footprints.plan), None, None, None, None, False, longest, limit)
     try:
         held = footprints.of(length)
     except InputError as error:  # a prompt that has no such anchors
         raise InputError(f"{footprints.plan} and --length {length}: {error}") from error
     total = always + held.total
     fits = loads and total <= memory
-    return Row(str(footprints.plan), held.units, held.beside, held.working, total, fits, reached, limit)
+    return Row(str(footprints.plan), held.units, held.beside, held.working, total, fits, longest, limit)
 
 
 def _bytes(memory: float) -> int:

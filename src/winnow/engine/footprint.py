@@ -21,6 +21,7 @@ from winnow.runtime.view import VOTING_ROWS
 
 FLOAT = 4  # bytes of a float32
 POSITION = 8
+KEPT = 2  # malloc holds on to what activations have left: resident memory rises by 1.9 times what is in use at once
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,13 @@ class Footprints:
         working = self._activations(prompt) + self._moving(prompt) + self._asked(prompt) + self.expanded
         return Footprint(units, beside, working)
 
-    def longest(self, most: int) -> int:
-        """The longest prompt that the model's positions and `most` bytes leave room for; 0: none."""
-        low, high = 0, self.room
+    def longest(self, most: int) -> int | None:
+        """The longest prompt that the model's positions and `most` bytes leave room for; 0: none, None: any."""
+        low, high = 0, FAR if self.room is None else self.room
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._fits(middle, most) else (low, middle - 1)
-        return low
+        return None if low == FAR else low
 
     def _fits(self, prompt: int, most: int) -> bool:
         try:
@@ -73,10 +74,10 @@ class Footprints:
             return False
 
     @property
-    def room(self) -> int:
-        """The longest prompt that the model's positions leave room for; `FAR` where they set no limit."""
+    def room(self) -> int | None:
+        """The longest prompt that the model's positions leave room for; None: they set no limit."""
         room = self.plan.room(self.shape, self.new)
-        return FAR if room is None else max(0, room)
+        return None if room is None else max(0, room)
 
     @property
     def _logits(self) -> int:
@@ -87,23 +88,27 @@ class Footprints:
         """Of the rows that go through a layer together.
 
         Beside a row's hidden states (on the way in, the residual, the norm of it): three floats of each value while it
-        is normed; or queries and keys unrotated, rotated, and in between; or gate, up, and their product.
+        is normed; or queries and keys unrotated, rotated, and in between; or gate and up, which may come as one, the
+        activation and the product.
         """
         shape = self.shape
         queries, keys = (heads * shape.head_dim for heads in (shape.q_heads, shape.kv_heads))
         normed = 3 * FLOAT * shape.hidden
         widest = max(normed, shape.element_bytes * max(4 * queries + 3 * keys, 4 * shape.mlp))
-        return min(self.chunk, prompt) * (3 * shape.hidden * shape.element_bytes + widest) + self._logits
+        row = 3 * shape.hidden * shape.element_bytes + widest
+        return KEPT * min(self.chunk, prompt) * row + self._logits
 
     def _moving(self, prompt: int) -> int:
-        """Of what lies twice while it moves: a layer's units where slabs grow or are compacted, and rows that have
-        waited for the end of the prompt. And the index of positions, that every layer has."""
+        """Of what lies twice while it moves: a layer's units where slabs grow or are compacted, what a reader holds
+        while it is made anew, and rows that have waited for the end of the prompt. And the index of positions, that
+        every layer has."""
         shape, gates, most = self.shape, self.plan.gates(self.shape), self._most(prompt)
         moves = not self.plan.is_full or self.new > HEADROOM
         waited = prompt if gates.gathers < shape.layers else 0
         return (
             POSITION * sum(most)
             + moves * max(most) * shape.kv_heads * shape.unit_bytes
+            + self.plan.read.bound(shape, prompt, self.new - 1)
             + 4 * waited * shape.hidden * shape.element_bytes
         )
 
