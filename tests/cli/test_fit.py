@@ -53,7 +53,7 @@ def test_memory_is_what_the_machine_has(winnow: Call, tiny, monkeypatch):
     monkeypatch.setattr(command, "available_bytes", lambda: 123)
     figures = winnow("fit", "--model", tiny, "--length", 5, *PLANS, "--json").json
     assert figures["memory_bytes"] == 123
-    assert {(row["fits"], row["longest"], row["limit"]) for row in figures["plans"]} == {(False, 0, "memory")}
+    assert {(row["fits"], row["longest"], row["limit"]) for row in figures["plans"]} == {(False, 0, "loading")}
 
 
 def test_what_fits_and_what_limits(winnow: Call, tiny, monkeypatch):

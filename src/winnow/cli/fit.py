@@ -106,7 +106,7 @@ def _row(footprints: Footprints, length: int, model: Outline, libraries: int, me
     room, always = footprints.room, model.weights + libraries
     loads = model.loading + libraries <= memory
     longest = footprints.longest(memory - always) if loads else 0
-    limit = None if longest is None else "positions" if longest == room else "memory"
+    limit = None if longest is None else "positions" if longest == room else "memory" if loads else "loading"
     if room is not None and length > room:
         return Row(str(footprints.plan), None, None, None, None, False, longest, limit)
     try:

@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 # Tensors that are no weights: what they say of the rotation, the configuration has taken.
 ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 SHARD = 1 << 30  # bytes of a file of converted tensors, and so the most that waits in memory while converting
-PIECES = 8  # copies of a piece of a tensor, as floats, while its codes are found
+PIECES = 4  # copies of a piece of a tensor, as floats, while its codes are found
 EXPERTS = re.compile(r"_exps\.(weight|bias)$")  # two of these share a place in the model, of another shape
 
 
@@ -76,8 +76,8 @@ def packed_sizes(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedMo
 
 
 def conversion_bytes(header: Header, packed: Mapping[str, int], skeleton: PreTrainedModel) -> int:
-    """About the most bytes that writing the converted file takes: a file of tensors, once more as it is written, a
-    tensor as it comes and as it goes, and floats of a piece of it, or of the whole where it is not packed.
+    """The most bytes that writing the converted file takes, estimated from above: a file of tensors, a tensor as it
+    comes and as it goes, and floats of a piece of it, or of the whole where it is not packed.
 
     packed, skeleton: of `packed_sizes`.
     """
@@ -85,7 +85,7 @@ def conversion_bytes(header: Header, packed: Mapping[str, int], skeleton: PreTra
     largest = max([info.nbytes for info in header.tensors.values()])
     floats = max([weight.numel() for name, weight in skeleton.named_parameters() if name not in packed], default=0)
     total = sum(packed.values()) + 4 * (sum(sizes) - sum(skeleton.get_parameter(name).numel() for name in packed))
-    return 2 * min(total, SHARD + largest) + 3 * largest + 8 * floats + PIECES * 4 * PIECE
+    return min(total, SHARD + largest) + 2 * largest + 8 * floats + PIECES * 4 * PIECE
 
 
 def _places(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedModel, Any, dict[str, str]]:
