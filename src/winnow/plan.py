@@ -26,6 +26,7 @@ from winnow.policies.registry import POLICIES
 from winnow.policies.store.plain import Plain
 
 SHOWN = 120  # characters of what was written that a message repeats
+FAR = 2**40  # tokens of a prompt that only plans with a bounded count of positions take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +143,11 @@ class Plan:
                 f"{prompt} prompt tokens and max_tokens={new} exceed the model's {limit} positions; "
                 f"use max_tokens of at most {limit + 1 - prompt}"
             )
+
+    def room(self, shape: ModelShape, new: int) -> int | None:
+        """The most tokens of a prompt that leave positions for `new` tokens; None: there is no limit."""
+        used = self.rope_positions(shape, FAR, new)
+        return None if used is not None and used <= shape.max_positions else shape.max_positions + 1 - new
 
     def rope_positions(self, shape: ModelShape, prompt: int, new: int) -> int | None:
         """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None.

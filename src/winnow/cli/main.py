@@ -26,6 +26,7 @@ COMMANDS = {
     "plans": ("models:Plans", "List the policies that plans are made of."),
     "import": ("models:Import", "Convert a GGUF file into a model directory."),
     "cache": ("models:app", "Show or remove the GGUF files that were converted when first loaded."),
+    "fit": ("models:Fit", "Say what memory a text takes under plans, and how long a text fits."),
     "inspect-model": ("models:InspectModel", "Show what a model is, and how its weights are held."),
 }
 

@@ -42,17 +42,13 @@ ChatTemplate = Annotated[bool | None, Parameter(negative="--no-chat")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Which model, where, and how it is held."""
+class HeldOptions:
+    """Which model, and how it is held."""
 
     model: Annotated[str | None, Parameter(alias="-m", group=MODEL)] = None
     """A .gguf file, a directory, a hub id, "smollm2" (the default where installed), or "needle" (a bundled toy)."""
-    device: Annotated[str | None, Parameter(group=MODEL)] = None
-    """cpu, cuda, ... Default: CUDA where there is one."""
     dtype: Annotated[str | None, Parameter(group=MODEL)] = None
     """Of activations, cache and unpacked weights: float32, bfloat16, float16. Default: the checkpoint's."""
-    threads: Annotated[int | None, Parameter(group=MODEL, validator=Number(gte=1, lte=MOST_THREADS))] = None
-    """CPU threads. Default: torch's own choice."""
     weights: Annotated[Literal["auto", "packed", "int4", "dense"], Parameter(group=MODEL)] = "auto"
     """packed: as in a quantised file; int4: rounded to 4 bits; dense: floats; auto: as the file has them."""
     prefill_chunk: Annotated[int | None, Parameter(group=MODEL, validator=Number(gte=1))] = None
@@ -62,6 +58,16 @@ class ModelOptions:
     def model_name(self) -> str:
         """The name that was given, or that of the default model."""
         return default_model() if self.model is None else self.model
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(HeldOptions):
+    """A model that is loaded, and where."""
+
+    device: Annotated[str | None, Parameter(group=MODEL)] = None
+    """cpu, cuda, ... Default: CUDA where there is one."""
+    threads: Annotated[int | None, Parameter(group=MODEL, validator=Number(gte=1, lte=MOST_THREADS))] = None
+    """CPU threads. Default: torch's own choice."""
 
     def load(self, **instead: Any) -> "LLM":
         """The model. instead: of single options."""

@@ -26,7 +26,8 @@ def serve(options: Serve) -> int:
     service = Service(llm, settings, settings.served_model_name or Path(options.model_name).name)
     if not settings.api_key and not _is_here(settings.host):
         say(f"note: whoever reaches {settings.host} may ask; set WINNOW_API_KEY to let in only who knows it")
-    ready = f"{service.name} under {service.plan} at {address(place)}/v1; Ctrl-C ends when all are answered"
+    url = address(place)
+    ready = f"{service.name} under {service.plan} at {url}/v1, a page at {url}/; Ctrl-C ends when all are answered"
     return serve(service, place, lambda: say(ready))
 
 

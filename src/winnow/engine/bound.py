@@ -25,19 +25,26 @@ class Bound:
 def bound_bytes(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep | None = None) -> int:
     """Bytes in memory of units and of all that policies hold beside them, at most, for `new` tokens after a prompt.
 
-    prompt: its tokens, before anything shortens it; chunk: the most rows of it in a step. deep: what the compute policy
-    says of it. The sum of closed formulas, each of which may be above what is held, never below.
+    See `most_held`.
     """
-    units = _units(plan, shape, prompt, new, chunk, deep or Deep.none(prompt))
+    return sum(most_held(plan, shape, prompt, new, chunk, deep))
+
+
+def most_held(
+    plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep | None = None
+) -> tuple[int, int]:
+    """The most bytes of units, and of all that policies hold beside them, for `new` tokens after a prompt.
+
+    prompt: its tokens, before anything shortens it; chunk: the most rows of it in a step. deep: what the compute policy
+    says of it. Sums of closed formulas, each of which may be above what is held, never below.
+    """
+    units = most_units(plan, shape, prompt, new, chunk, deep or Deep.none(prompt))
     figures = [SCORE * plan.keep.pattern(layer).held + 2 * POSITION * plan.keep.per_head for layer in shape.contexts]
-    held = sum(_held(plan, shape, *each) for each in zip(shape.contexts, units, strict=True))
-    beside = sum(count * figure for count, figure in zip(units, figures, strict=True))
-    return (
-        plan.store.in_memory(shape.kv_heads * held)
-        + shape.kv_heads * beside
-        + _parked(plan, shape, prompt, new, deep)
-        + plan.read.bound(shape, prompt, new)
-        + _told(plan, shape, prompt + new)
+    held = sum(_held(plan, shape, layer, count) for layer, count in zip(shape.contexts, units, strict=True))
+    noted = sum(count * figure for count, figure in zip(units, figures, strict=True))
+    beside = _parked(plan, shape, prompt, new, deep) + plan.read.bound(shape, prompt, new)
+    return plan.store.in_memory(shape.kv_heads * held), shape.kv_heads * noted + beside + _told(
+        plan, shape, prompt + new
     )
 
 
@@ -59,7 +66,7 @@ def _held(plan: Plan, shape: ModelShape, layer: LayerContext, units: int) -> int
     return units * shape.unit_bytes if chosen else plan.store.nbytes(units, shape)
 
 
-def _units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep) -> list[int]:
+def most_units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep) -> list[int]:
     """Per layer, the most units that a KV head holds; 0 where a layer uses another one's."""
     gates = plan.gates(shape)
     from_prompt = plan.compute.layer_tokens(shape, prompt, deep).units

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from winnow.engine.whole import forward_pass
-from winnow.runtime.decoder import NOT_ROTATED, Decoder
+from winnow.runtime.decoder import Decoder
 from winnow.runtime.heads import joined
 from winnow.runtime.observer import Observer
+from winnow.runtime.shape import NOT_ROTATED
 
 if TYPE_CHECKING:
     from winnow.runtime.segment import Segment

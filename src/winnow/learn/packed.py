@@ -20,7 +20,8 @@ from winnow.learn.attention import attend_alone, attend_segment
 from winnow.learn.rows import IGNORED, Batch
 from winnow.policies.compute.speed import Speed
 from winnow.runtime.block import Tables, check_call
-from winnow.runtime.decoder import NOT_ROTATED, Decoder
+from winnow.runtime.decoder import Decoder
+from winnow.runtime.shape import NOT_ROTATED
 
 
 def packed_loss(decoder: Decoder, batch: Batch, policy: Speed, *, checkpointing: bool = False) -> Tensor:

@@ -39,6 +39,13 @@ def download(source: str, files: Sequence[str], probe: str) -> Path:
         raise ModelError(f"{source} cannot be downloaded: {_first(error)}") from error
 
 
+def in_cache(source: str, files: Sequence[str], probe: str) -> Path:
+    """What `download` gives, but nothing is downloaded: raises ModelError where it has not been before."""
+    if (found := cached(source, files)) is None or not (found / probe).is_file():
+        raise ModelError(f"{source} is neither a directory nor in the hub's cache; give a directory, or load it once")
+    return found
+
+
 def cached(source: str, files: Sequence[str] = MODEL_FILES) -> Path | None:
     """The directory of what was downloaded before, None where there is none. Nothing is asked of the network."""
     try:

@@ -4,7 +4,7 @@ They compute what the stock modules would with the floats that the packed weight
 transformers' own and runs by itself, too. They have no gradients.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from winnow.errors import ModelError
-from winnow.kernels.packed import PackedWeight, expand, few_of, linear, quantize, rows_of
+from winnow.kernels.packed import PackedWeight, expand, few_of, linear, quantize, row_bytes, rows_of
 
-ROWS = 4  # a weight is rounded to packed if it has at least these rows
+ROWS, GROUP = 4, 32  # a weight is rounded to packed if it has at least these rows; columns that share a scale
 
 
 class _Packed(nn.Module):
@@ -132,6 +132,20 @@ def packable(module: nn.Module) -> bool:
     if isinstance(module, nn.Embedding):
         return type(module) is nn.Embedding or hasattr(module, "scalar_embed_scale")
     return type(module) is nn.Linear
+
+
+def rounded_sizes(model: nn.Module, ends: Collection[nn.Module | None]) -> dict[str, int]:
+    """The bytes of every weight that `quantize_model` rounds, by its name in the parameters of `model`, whose weights
+    need not be there. ends: its embedding and its head."""
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    found: dict[str, int] = {}
+    for module in filter(packable, model.modules()):
+        weight: Any = module.weight
+        rows, columns = weight.shape
+        if rows >= ROWS and columns % GROUP == 0:
+            bits = 8 if any(module is end for end in ends) else 4
+            found.setdefault(names[id(weight)], rows * row_bytes(columns, bits, GROUP, minima=bits == 4))
+    return found
 
 
 def quantize_model(model: PreTrainedModel) -> int:

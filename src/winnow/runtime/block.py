@@ -16,11 +16,12 @@ from winnow.errors import UnsupportedModelError
 from winnow.kernels.attend import attend
 from winnow.kernels.merge import merge
 from winnow.policies.read.base import Observed, Pages, Row
-from winnow.runtime.decoder import NOT_ROTATED, Decoder
+from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Attended
 from winnow.runtime.projected import Projected, Ropes, Tables
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import settle
+from winnow.runtime.shape import NOT_ROTATED
 from winnow.runtime.view import attention_of, mean_over_heads, view_of, weights_of
 
 # What layers hand to the attention function besides tensors, and what it may ignore: none of it changes the result.

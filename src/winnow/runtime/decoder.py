@@ -19,17 +19,16 @@ from winnow.errors import ModelError
 from winnow.kernels.launch import check_process, compile_kernels, numba_missing, openmp
 from winnow.models.packed import is_packed
 from winnow.models.shadow import shadow_of
-from winnow.policies.base import ModelShape
 from winnow.runtime.adapters import base_name, dtype_hint
 from winnow.runtime.families import family_of
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
 from winnow.runtime.rotary import Rotary
+from winnow.runtime.shape import shape_of
 from winnow.runtime.threads import Threads
 
 ATTENTION = "winnow"
 # One step at a time per model, whichever thread or LLM it comes from: two would take each other's cores.
 _LOCKS: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
-NOT_ROTATED = "not rotated"  # in place of the key of a layer's rope tables
 
 
 class Decoder:
@@ -51,8 +50,8 @@ class Decoder:
         self.config: Any = model.config
         self.rotary = Rotary(model)
         self.layers = list(self.tree.model.layers)[: self.config.num_hidden_layers]
-        self.rope_kinds = tuple(self._rope_kind(layer) for layer in range(len(self.layers)))
-        self.shape = self._shape()
+        self.shape = shape_of(self.config, model.dtype.itemsize)
+        self.rope_kinds = self.shape.rotations
         self._identity = self.rotary.identity()
         self.derived: dict[Any, Any] = {}  # what is computed from the weights once; see `refresh`
         self._derived_from: object = None
@@ -162,30 +161,6 @@ class Decoder:
         check_process()
         with self._lock, nullcontext() if self.threads is None else self.threads.decoding(rows):
             yield
-
-    def _rope_kind(self, layer: int) -> str | None:
-        """The key of this layer's rope tables, or NOT_ROTATED."""
-        if not self.family.rotated(self.config, layer):
-            return NOT_ROTATED
-        return None if self.rotary.kinds == (None,) else self.config.layer_types[layer]
-
-    def _shape(self) -> ModelShape:
-        config = self.config
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return ModelShape(
-            layers=len(self.layers),
-            q_heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=head_dim,
-            hidden=config.hidden_size,
-            mlp=(getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
-            * getattr(config, "num_experts_per_tok", 1),
-            vocab=config.vocab_size,
-            windows=tuple(self.family.window(config, layer) for layer in range(len(self.layers))),
-            rotations=self.rope_kinds,
-            max_positions=self.rotary.max_positions,
-            element_bytes=self.model.dtype.itemsize,
-        )
 
 
 def _attention(module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **keywords: Any) -> Any:

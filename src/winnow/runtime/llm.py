@@ -35,8 +35,7 @@ from winnow.sampling import SamplingParams
 
 Prompt = str | Sequence[int]
 Message = dict[str, Any]
-CHUNK, PACKED_CHUNK = 512, 2048  # prompt tokens a step: packed weights are expanded to floats once in each
-FAR = 2**40  # tokens of a prompt that only plans with a bounded count of positions take
+CHUNK, PACKED_CHUNK = 512, 2048
 
 
 class LLM:
@@ -124,7 +123,7 @@ class LLM:
             self.decoder.default_heads = heads
             self.decoder.heads(None)
         self._given = model
-        self.prefill_chunk = prefill_chunk or (PACKED_CHUNK if is_packed(self.model) else CHUNK)
+        self.prefill_chunk = prefill_chunk or chunk_of(packed=is_packed(self.model))
         self.max_batch = max_batch
         self.plan = self._plan(wanted or (self.trained.plan if self.trained else None) or Plan())
 
@@ -211,9 +210,7 @@ class LLM:
 
     def room(self, new: int, plan: str | Plan | None = None) -> int | None:
         """The most tokens of a prompt that leave positions for `new` tokens under a plan; None: there is no limit."""
-        shape = self.decoder.shape
-        used = self._plan(plan).rope_positions(shape, FAR, new)
-        return None if used is not None and used <= shape.max_positions else shape.max_positions + 1 - new
+        return self._plan(plan).room(self.decoder.shape, new)
 
     def stream(
         self,
@@ -478,6 +475,11 @@ def _message(message: Any, index: int) -> Message:
         raise InputError(f"message {index}: role and content must be text, not {message!r:.200}")
     check_text(message["role"] + content, f"message {index}")
     return {**message, "content": content}
+
+
+def chunk_of(*, packed: bool) -> int:
+    """Prompt tokens a step where nobody says: packed weights are expanded to floats once in each."""
+    return PACKED_CHUNK if packed else CHUNK
 
 
 def _many(prompts: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Load a model and its tokenizer, with one clear error for each way that can go wrong."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.util import find_spec
@@ -73,8 +73,8 @@ def load(
     if file is None and not is_converted(place):
         if weights == "packed":
             raise ModelError(f"{name} holds no quantised weights to keep packed; weights='int4' rounds them to 4 bits")
-        config = _check(place, name)
-        tokenizer = _tokenizer(place, name, config)
+        config = checked_config(place, name)
+        tokenizer = tokenizer_in(place, name, config)
         model = _weights(place, name, config, device, dtype)
         files = weight_files(place, name)
         types = {tensor: kind for tensor, _, kind in tensors(files)}
@@ -157,10 +157,10 @@ def move(model: PreTrainedModel, device: torch.device, dtype: torch.dtype | None
     return model
 
 
-def locate(source: str | Path) -> Path:
+def locate(source: str | Path, fetch: Callable[[str, Sequence[str], str], Path] = download) -> Path:
     """The directory of a model: a bundled one's, a local one, or that of a hub id, downloaded or from the cache.
 
-    Raises ModelError where there is none.
+    fetch: how that of a hub id is come by. Raises ModelError where there is none.
     """
     name = str(source)
     if not name:
@@ -172,7 +172,7 @@ def locate(source: str | Path) -> Path:
         raise ModelError(
             f"{_short(name)} is not a directory; give a .gguf file, a model directory, a hub id, or {NAMES}"
         )
-    return download(name, MODEL_FILES, CONFIG)
+    return fetch(name, MODEL_FILES, CONFIG)
 
 
 def _exists(path: Path) -> bool:
@@ -182,7 +182,7 @@ def _exists(path: Path) -> bool:
         return True
 
 
-def _check(directory: Path, name: str) -> Any:
+def checked_config(directory: Path, name: str) -> Any:
     """The configuration of what `directory` holds, all that is not weights checked, and their headers."""
     if not (directory / CONFIG).exists() and not (directory / CONFIG).is_symlink():
         raise ModelError(f"{name} holds no model: there is no {CONFIG} in it")
@@ -218,7 +218,8 @@ def _weights(directory: Path, name: str, config: Any, device: torch.device, dtyp
     return move(model, device, None)
 
 
-def _tokenizer(directory: Path, name: str, config: Any) -> PreTrainedTokenizerBase | None:
+def tokenizer_in(directory: Path, name: str, config: Any) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a model directory; None where it has none. Raises ModelError where it is damaged."""
     files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
     if not any((directory / file).is_file() for file in files):
         return None

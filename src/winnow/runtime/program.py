@@ -15,11 +15,12 @@ from winnow.cache.mapped import at_once
 from winnow.kernels.attend import LARGEST_HEAD
 from winnow.kernels.launch import numba_missing
 from winnow.kernels.layers import tables as t
-from winnow.runtime.decoder import NOT_ROTATED, Decoder
+from winnow.runtime.decoder import Decoder
 from winnow.runtime.description import UnknownError, describe
 from winnow.runtime.few import FewRows
 from winnow.runtime.frame import Frame
 from winnow.runtime.segment import Segment
+from winnow.runtime.shape import NOT_ROTATED
 
 log = logging.getLogger(__name__)
 LANES = 16  # what the kernel takes at once of a row

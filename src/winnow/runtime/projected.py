@@ -7,8 +7,9 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.kernels.dots import dots
-from winnow.runtime.decoder import NOT_ROTATED, Decoder
+from winnow.runtime.decoder import Decoder
 from winnow.runtime.segment import Segment
+from winnow.runtime.shape import NOT_ROTATED
 
 Tables = dict[str | None, tuple[Tensor, Tensor]]
 

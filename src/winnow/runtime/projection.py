@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from winnow.errors import UnsupportedModelError
 from winnow.models.packed import PackedLinear
 from winnow.policies.compute.gates import Gate, Projection
-from winnow.runtime.decoder import NOT_ROTATED, Decoder
+from winnow.runtime.decoder import Decoder
 from winnow.runtime.segment import Segment
+from winnow.runtime.shape import NOT_ROTATED
 
 
 @dataclass(frozen=True)

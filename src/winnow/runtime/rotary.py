@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from winnow.runtime.families import rope_types
+from winnow.runtime.shape import rope_parameters
 
 Frequencies = dict[str | None, Any]  # per layer type: what the family's rotary module reads `inv_freq` from
 
@@ -43,18 +44,6 @@ class Rotary:
     def kinds(self) -> tuple[str | None, ...]:
         """The layer types that have frequencies of their own; (None,) where all share."""
         return tuple(self._types)
-
-    @property
-    def max_positions(self) -> int:
-        """How many positions the model was made for, rope scaling included."""
-        stated = self.config.max_position_embeddings
-        limits = [stated]
-        for kind, name in self._types.items():
-            rope = self._parameters(kind)
-            original = stated if name == "dynamic" else rope.get("original_max_position_embeddings")
-            if original and rope.get("factor"):
-                limits.append(int(rope["factor"] * original))
-        return max(limits)
 
     def identity(self) -> tuple[Tensor, Tensor]:
         """cos = 1, sin = 0, as wide as the family's, so that a layer hands over q and k unrotated."""
@@ -83,14 +72,11 @@ class Rotary:
         """The same for queries and keys at once."""
         return self._apply(q, k, *tables)
 
-    def _parameters(self, kind: str | None) -> dict[str, Any]:
-        return self.config.rope_parameters if kind is None else self.config.rope_parameters[kind]
-
     def _regime(self, length: int) -> int:
         """The smallest length with the same frequencies as `length`, so that sequences share them."""
         regime = 0
         for kind, name in self._types.items():
-            rope = self._parameters(kind)
+            rope = rope_parameters(self.config, kind)
             if name == "longrope":
                 original = rope["original_max_position_embeddings"]
                 regime = max(regime, original + 1 if length > original else 0)

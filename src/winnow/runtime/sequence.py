@@ -18,9 +18,10 @@ from winnow.policies.compute.base import Deep
 from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer
 from winnow.policies.read.base import Reader
-from winnow.runtime.decoder import NOT_ROTATED, Decoder
+from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
 from winnow.runtime.rotary import Frequencies, LayerRope
+from winnow.runtime.shape import NOT_ROTATED
 from winnow.runtime.surprisal import Surprise
 from winnow.stats import Stats
 

@@ -1,4 +1,4 @@
-"""The application: OpenAI's paths, and what operators look at."""
+"""The application: OpenAI's paths, what operators look at, and a page to try it on."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,6 +14,7 @@ from winnow.server.answering import respond
 from winnow.server.doors import Bounded, Counted, Keyed
 from winnow.server.errors import ApiError, invalid
 from winnow.server.fields import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from winnow.server.page import page
 from winnow.server.prompts import chat_requests, completion_requests, detokenized, tokens_of
 from winnow.server.service import Service
 from winnow.server.spelling import Spelling
@@ -29,6 +30,7 @@ def new_app(service: Service) -> FastAPI:
     _add_models(app, service)
     _add_tokens(app, service)
     _add_state(app, service)
+    _add_page(app)
     _add_errors(app)
     settings = service.settings
     app.add_middleware(Bounded, most=settings.max_body_bytes)
@@ -101,6 +103,14 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_page(app: FastAPI) -> None:
+    shown = page()
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return shown
 
 
 def _add_errors(app: FastAPI) -> None:

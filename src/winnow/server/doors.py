@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from winnow.server.errors import ApiError, failed
 
-OPEN = ("/health",)  # paths that need no key
+OPEN = ("/", "/health")  # paths that need no key: the page holds nothing, and sends the key that it is given
 
 
 class Door:

@@ -1,11 +1,15 @@
-"""`winnow plans`, `import`, `cache` and `inspect-model`: what there is."""
+"""`winnow plans`, `import`, `cache`, `inspect-model` and `fit`: what there is, and what it takes."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from winnow.cli.command import Command
 from winnow.cli.main import COMMANDS, new_app
-from winnow.cli.options import AdapterOptions, JsonOptions
+from winnow.cli.options import AdapterOptions, AtLeast1, HeldOptions, JsonOptions, PlansOptions
 
 app = new_app("cache", COMMANDS["cache"][1])
 
@@ -41,6 +45,18 @@ class CacheClear(Command, runs="winnow.cli.converted:clear_entries"):
 @dataclass(frozen=True, kw_only=True)
 class InspectModel(AdapterOptions, JsonOptions, Command, runs="winnow.cli.inspect_model:inspect_model"):
     """Show what a model is, and how its weights are held: in which form, in how many bytes, by which kernel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(PlansOptions, HeldOptions, JsonOptions, Command, runs="winnow.cli.fit:fit"):
+    """Say what memory a text takes under plans on a CPU, and how long a text fits; no weights are read."""
+
+    length: Annotated[AtLeast1, Parameter(alias="-l")]
+    """Tokens of the prompt."""
+    new: AtLeast1 = 128
+    """Tokens of the answer."""
+    memory: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
+    """In GiB. Default: what this machine has available."""
 
 
 app.command(CacheList, name="list")

@@ -16,9 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from winnow.kernels.launch import match_torch_threads, numba_missing, parts_of_work
-from winnow.kernels.packed.weight import KINDS, PackedWeight, pack, quantize
+from winnow.kernels.packed.weight import KINDS, PackedWeight, pack, quantize, row_bytes
 
-__all__ = ["KINDS", "PackedWeight", "expand", "few_of", "few_rows", "linear", "pack", "quantize", "rows_of", "why_slow"]
+__all__ = [
+    "KINDS", "PIECE", "PackedWeight", "expand", "few_of", "few_rows", "linear", "pack", "quantize", "row_bytes",
+    "rows_of", "why_slow",
+]  # fmt: skip
 
 PIECE = 1 << 22  # values expanded at a time: 8 MiB of bfloat16, which all layers share
 CANDIDATES = (4, 8, 12, 16, 24, 32)  # counts of rows up to which products may be faster than expanding

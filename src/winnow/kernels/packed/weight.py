@@ -24,6 +24,11 @@ def code_bytes(columns: int, bits: int) -> int:
     return columns if bits == 8 else BLOCK * -(-columns // (2 * BLOCK))
 
 
+def row_bytes(columns: int, bits: int, group: int, minima: bool) -> int:
+    """Bytes of a row: scales, minima and codes."""
+    return 2 * (columns // group) * (2 if minima else 1) + code_bytes(columns, bits)
+
+
 @dataclass(frozen=True)
 class PackedWeight:
     """A weight [rows, columns]. data: [rows, row_bytes] uint8, contiguous; kind: an index of KINDS."""
@@ -66,7 +71,7 @@ class PackedWeight:
         """This weight. Raises ValueError where its bytes are not those of such rows, or a scale is NaN or infinite."""
         groups = self.columns // self.group
         head = 2 * groups * (2 if self.minima else 1)
-        row = head + code_bytes(self.columns, self.bits)
+        row = row_bytes(self.columns, self.bits, self.group, self.minima)
         if self.data.dtype != torch.uint8 or self.data.ndim != 2 or self.data.shape[1] != row:
             raise ValueError(f"rows of {list(self.data.shape)[1:]} bytes where {self.columns} columns take {row}")
         if not bool(self.data[:, :head].contiguous().view(torch.float16).isfinite().all()):

@@ -1,9 +1,10 @@
 """The tensors of a GGUF file under their names in a Hugging Face model, quantised ones packed."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,16 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
 from winnow.errors import ModelError, UnsupportedModelError
-from winnow.kernels.packed import PackedWeight
-from winnow.models.gguf.blocks import PACKABLE, dense_tensor, packed_tensor, readable
+from winnow.kernels.packed import PackedWeight, row_bytes
+from winnow.models.gguf.blocks import PACKABLE, PIECE, dense_tensor, packed_tensor, readable
 from winnow.models.gguf.header import Header, TensorInfo, raw
 from winnow.models.packed import packable
 
 Progress = Callable[[int, int], None]
 # Tensors that are no weights: what they say of the rotation, the configuration has taken.
 ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+SHARD = 1 << 30  # bytes of a file of converted tensors, and so the most that waits in memory while converting
+PIECES = 4  # copies of a piece of a tensor, as floats, while its codes are found
 EXPERTS = re.compile(r"_exps\.(weight|bias)$")  # two of these share a place in the model, of another shape
 
 
@@ -44,12 +47,7 @@ def tensors_of(header: Header, config: PreTrainedConfig, progress: Progress = si
 
     Raises ModelError where the file lacks a tensor, has one too many or of another shape, or holds NaN or infinity.
     """
-    with torch.device("meta"):
-        skeleton = AutoModelForCausalLM.from_config(config)
-    kind = TENSOR_PROCESSORS.get(header.architecture.replace("-", "_"), TensorProcessor)
-    processor = kind(config=config.to_dict())
-    names = get_gguf_hf_weights_map(skeleton, processor)
-    _check_names(header, skeleton, names)
+    skeleton, processor, names = _places(header, config)
     merged: dict[str, dict[str, Tensor]] = {"tensors": {}}  # where a processor puts what it merges from several tensors
     weights = [info for info in header.tensors.values() if info.name not in ROTATION]
     total = sum(prod(info.shape) for info in weights)
@@ -62,14 +60,59 @@ def tensors_of(header: Header, config: PreTrainedConfig, progress: Progress = si
         yield name, Held(value.bfloat16(), "merged")
 
 
+def packed_sizes(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[str, int]]:
+    """What `tensors_of` will make, from the header alone: the model without weights, and the bytes of every tensor that
+    comes to be packed, by its name in the model. Where float16 cannot hold a tensor's scales it becomes floats instead.
+
+    Raises ModelError as `tensors_of`, but for values.
+    """
+    skeleton, _, names = _places(header, config)
+    found = {}
+    for info in header.tensors.values():
+        if info.name not in ROTATION and _fits(info, skeleton, names[info.name]):
+            kind, (rows, columns) = PACKABLE[info.type], info.shape
+            found[names[info.name]] = rows * row_bytes(columns, kind.bits, kind.group, bool(kind.zeros))
+    return skeleton, found
+
+
+def conversion_bytes(header: Header, packed: Mapping[str, int], skeleton: PreTrainedModel) -> int:
+    """The most bytes that writing the converted file takes, estimated from above: a file of tensors, a tensor as it
+    comes and as it goes, and floats of a piece of it, or of the whole where it is not packed.
+
+    packed, skeleton: of `packed_sizes`.
+    """
+    sizes = [prod(info.shape) for info in header.tensors.values()]
+    largest = max([info.nbytes for info in header.tensors.values()])
+    floats = max([weight.numel() for name, weight in skeleton.named_parameters() if name not in packed], default=0)
+    total = sum(packed.values()) + 4 * (sum(sizes) - sum(skeleton.get_parameter(name).numel() for name in packed))
+    return min(total, SHARD + largest) + 2 * largest + 8 * floats + PIECES * 4 * PIECE
+
+
+def _places(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedModel, Any, dict[str, str]]:
+    """The model without weights, what converts tensors for it, and their names there; all of them have a place."""
+    with torch.device("meta"):
+        skeleton = AutoModelForCausalLM.from_config(config)
+    kind = TENSOR_PROCESSORS.get(header.architecture.replace("-", "_"), TensorProcessor)
+    processor = kind(config=config.to_dict())
+    # Without children: every module would be asked by itself, which takes seconds, for what the whole has named.
+    whole: Any = SimpleNamespace(config=config, state_dict=skeleton.state_dict, named_children=lambda: ())
+    names = get_gguf_hf_weights_map(whole, processor)
+    _check_names(header, skeleton, names)
+    return skeleton, processor, names
+
+
+def _fits(info: TensorInfo, skeleton: PreTrainedModel, name: str) -> bool:
+    """Whether a tensor is of a type that is packed, in a place where that may be held."""
+    module = skeleton.get_submodule(name.rpartition(".")[0])
+    return info.type in PACKABLE and len(info.shape) == 2 and name.endswith(".weight") and packable(module)
+
+
 def _held(
     header: Header, info: TensorInfo, skeleton: PreTrainedModel, name: str, processor: Any, names: Any, merged: Any
 ) -> Held | None:
     """One tensor, converted; None where the processor has merged it into another."""
     stored = raw(header, info.name)
-    module = skeleton.get_submodule(name.rpartition(".")[0])
-    fits = info.type in PACKABLE and len(info.shape) == 2 and name.endswith(".weight") and packable(module)
-    if fits and (packed := packed_tensor(stored, info.type)) is not None:
+    if _fits(info, skeleton, name) and (packed := packed_tensor(stored, info.type)) is not None:
         moved = processor.process(packed.data.numpy(), info.name).weights  # it moves rows, whatever they hold
         return Held(replace(packed, data=torch.from_numpy(np.ascontiguousarray(moved))), info.type.name)
     with np.errstate(all="ignore"):  # of scales that are NaN or infinite

@@ -22,10 +22,9 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 from winnow.errors import ModelError
 from winnow.kernels.packed import KINDS, PackedWeight
 from winnow.models.files import PACKED, read_object
-from winnow.models.gguf.convert import Held
+from winnow.models.gguf.convert import SHARD, Held
 
 FORMAT = 2  # of packed.json and of what the converter makes: a file converted by another is converted again
-SHARD = 1 << 30  # bytes of a file of tensors, and so the most that waits in memory while converting
 
 
 def write_directory(

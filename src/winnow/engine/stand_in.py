@@ -1,0 +1,60 @@
+"""What a compute policy says of a prompt that is not there: a conversation of so many tokens in the chat template."""
+
+from collections.abc import Callable
+from functools import cached_property
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from winnow.plan import Plan
+from winnow.policies.compute.base import Deep
+from winnow.policies.compute.turns import decode_start
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class StandIn:
+    """A user's message of any length, before and behind it what the chat template puts there.
+
+    tokenizer: called where a plan asks what the tokens of a prompt are; what it returns may have no template, and may
+    be none.
+    """
+
+    def __init__(self, tokenizer: "Callable[[], PreTrainedTokenizerBase | None]") -> None:
+        self._tokenizer = tokenizer
+
+    def deep_of(self, plan: Plan) -> Callable[[int], Deep]:
+        """Tokens of a prompt -> those that go through all layers. Raises InputError as `ComputePolicy.full_depth`."""
+        if plan.compute.identity:
+            return Deep.none
+        return lambda tokens: plan.compute.full_depth(self.ids(tokens), self._services)
+
+    def ids(self, tokens: int) -> list[int]:
+        """Such a conversation of so many tokens; of fewer than the template has, its last ones."""
+        before, behind = self._around
+        if tokens <= len(behind):
+            return behind[len(behind) - tokens :]
+        filled = before + [before[-1] if before else 0] * max(0, tokens - len(before) - len(behind))
+        return filled[: tokens - len(behind)] + behind
+
+    @cached_property
+    def _services(self) -> Any:
+        return SimpleNamespace(template=self._template)
+
+    @cached_property
+    def _template(self) -> "PreTrainedTokenizerBase | None":
+        found = self._tokenizer()
+        return found if found is not None and found.chat_template else None
+
+    @cached_property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The conversation up to its answer's header, and that header."""
+        if self._template is None:
+            return [0], []
+        talk = [{"role": "user", "content": "a"}]
+        made: Any = self._template.apply_chat_template(
+            talk, add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        ids = list(made["input_ids"])
+        at = decode_start(ids, self._template)
+        return ids[:at], ids[at:]

@@ -1,0 +1,168 @@
+"""What a text takes: the bound that admits it, what a run holds and what the process comes to; and the inversion."""
+
+import json
+import sys
+
+import pytest
+
+import forked
+from tiny import POSITIONS, tiny_model
+from tokenizers_for_tests import byte_tokenizer
+from trials import small_llm
+from winnow import LLM, Plan, SamplingParams
+from winnow.engine.bound import bound_bytes
+from winnow.engine.footprint import Footprints
+from winnow.engine.stand_in import StandIn
+from winnow.kernels.packed import PIECE
+from winnow.policies.base import ModelShape
+from winnow.policies.compute.base import Deep
+from winnow.policies.registry import POLICIES
+
+CHUNK, NEW = 16, 5
+SLACK = 8 * 2**20  # of resident memory, which comes and goes in pages and arenas
+ALONE = [name for name, policy in POLICIES.items() if not policy.identity]
+
+
+def footprints(llm, plan, new=NEW, tokenizer=None):
+    stand_in = StandIn(lambda: tokenizer)
+    return Footprints(Plan.parse(plan), llm.decoder.shape, new, CHUNK, 0, stand_in.deep_of(Plan.parse(plan)))
+
+
+@pytest.fixture(scope="module")
+def talker():
+    return LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=CHUNK)
+
+
+@pytest.mark.parametrize("name", ["full", *ALONE])
+def test_what_is_held_is_what_admits_requests(name):
+    llm = small_llm("gemma2")
+    policy = POLICIES[name]
+    plan = Plan() if name == "full" else Plan(**{policy.verb: policy(**policy.trial)})
+    made = footprints(llm, plan)
+    for prompt in (31, 200):
+        held = made.of(prompt)
+        assert held.units + held.beside == bound_bytes(
+            plan, llm.decoder.shape, prompt, NEW - 1, CHUNK, made.deep(prompt)
+        )
+        assert held.working > 0
+
+
+@pytest.mark.parametrize(
+    "plan",
+    ["full", "streaming(sink=2, recent=20)", "h2o(budget=20, chunk=16, local=4)", "lazyllm(layers=[1], keep=0.5)",
+     "slowfast(budget=16, recent=8, sink=2, trigger='periodic')", "speed(cutoff=1)", "swiftkv(cutoff=1)",
+     "quantized(group=16, residual=16, chunk=16)", "random_drop(keep=0.5)"],
+)  # fmt: skip
+@pytest.mark.parametrize("prompt", [40, 300])
+def test_a_run_never_holds_more(talker, plan, prompt):
+    message = "a" * (prompt - len("<user><assistant>"))
+    ids = talker.render([{"role": "user", "content": message}])
+    assert len(ids) == prompt
+    params = SamplingParams(max_tokens=NEW, ignore_eos=True)
+    if plan.startswith("quantized"):
+        pytest.skip("heads of 8 channels") if talker.decoder.shape.head_dim % 16 else None
+    [done] = talker.generate([ids], params, plan=plan)
+    held = footprints(talker, plan, tokenizer=talker.tokenizer).of(prompt)
+    assert done.stats.peak_cache_bytes <= held.units
+    assert done.stats.total_bytes <= held.units + held.beside
+    if plan in ("full", "speed(cutoff=1)"):
+        assert (done.stats.total_bytes, done.stats.peak_cache_bytes) == (held.units + held.beside, held.units)
+
+
+@pytest.mark.parametrize("name", ["full", *ALONE])
+def test_more_text_never_takes_less(name):
+    llm = small_llm("gemma2")
+    policy = POLICIES[name]
+    made = footprints(llm, "full" if name == "full" else str(Plan(**{policy.verb: policy(**policy.trial)})))
+    totals = [made.of(prompt).total for prompt in range(20, 260)]
+    assert totals == sorted(totals)
+
+
+@pytest.mark.parametrize(
+    "plan", ["full", "h2o(budget=64)", "lazyllm", "slowfast(budget=32)", "speed", "speed(anchors='last:16')"]
+)
+def test_the_longest_prompt_fits_and_one_more_token_does_not(talker, plan):
+    made = footprints(talker, plan, tokenizer=talker.tokenizer)
+    for most in (200_000, 700_000, 2_000_000):
+        longest = made.longest(most)
+        if 0 < longest < made.room:
+            assert made.of(longest).total <= most < made.of(longest + 1).total
+    assert made.longest(made.of(1000).total) >= 1000
+    assert made.longest(0) == 0
+    assert made.longest(2**50) == made.room == POSITIONS + 1 - NEW
+
+
+def test_a_plan_that_needs_no_more_positions_takes_any_length(talker):
+    made = footprints(talker, "streaming(sink=2, recent=20)")
+    assert made.room is made.longest(10**9) is None
+    assert made.of(10**9).units == made.of(10**6).units
+    grows = footprints(talker, "sirllm(budget=64)")  # 4 bytes a token
+    assert POSITIONS < grows.longest(10**9) < 250_000_000
+
+
+def test_a_model_without_positions_for_the_answer(talker):
+    made = footprints(talker, "full", new=POSITIONS + 7)
+    assert made.room == made.longest(2**50) == 0
+
+
+def test_a_stand_in_is_a_conversation_in_the_template():
+    tokenizer = byte_tokenizer()
+    stand_in = StandIn(lambda: tokenizer)
+    for tokens in (3, 11, 17, 18, 400):
+        made = stand_in.ids(tokens)
+        assert len(made) == tokens
+        assert tokenizer.decode(made).endswith("<assistant>"[-tokens:])
+    plan = Plan.parse("speed(anchors='bos')")
+    assert stand_in.deep_of(plan)(400) == Deep((0,), 400 - len("<assistant>"), 400)
+    assert StandIn(lambda: None).deep_of(plan)(400) == Deep((0,), 399, 400)
+    assert StandIn(lambda: byte_tokenizer(None)).deep_of(plan)(400) == Deep((0,), 399, 400)
+    assert StandIn(lambda: pytest.fail("it is not needed")).deep_of(Plan())(400) == Deep.none(400)
+
+
+MEASURED = """
+import ctypes, json, re, sys
+from dataclasses import asdict
+import torch
+from pathlib import Path
+from transformers import LlamaConfig, LlamaForCausalLM
+from winnow import LLM, SamplingParams
+
+hidden, mlp, dtype, weights, chunk, plan = json.loads(sys.argv[1])
+def status(field):
+    return 1024 * int(re.search(rf"{field}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+torch.manual_seed(0)
+config = LlamaConfig(
+    vocab_size=1000, hidden_size=hidden, intermediate_size=mlp, num_hidden_layers=4, num_attention_heads=hidden // 64,
+    num_key_value_heads=hidden // 256, max_position_embeddings=65536,
+)
+model = LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
+llm = LLM(model, weights=weights, prefill_chunk=chunk)
+del model
+ids = [5 + at * 7 % 900 for at in range(4 * chunk)]
+llm.generate([ids[:chunk + 64]], SamplingParams(max_tokens=2, ignore_eos=True), plan=plan)
+ctypes.CDLL("libc.so.6").malloc_trim(0)  # what is left is held
+before = status("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+[done] = llm.generate([ids], SamplingParams(max_tokens=4, ignore_eos=True), plan=plan)
+took = status("VmHWM") - before
+print(json.dumps([took, done.stats.total_bytes, asdict(llm.decoder.shape)]))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads resident memory as Linux counts it")
+def test_the_memory_of_a_process_is_what_the_formula_says():
+    hidden, mlp, chunk = 1024, 4096, 2048
+    cases = [
+        ("bfloat16", "auto", "full"), ("float32", "auto", "full"), ("bfloat16", "int4", "full"),
+        ("bfloat16", "auto", "h2o(budget=1024)"), ("bfloat16", "auto", "lazyllm(layers=[1], keep=0.5)"),
+    ]  # fmt: skip
+    for dtype, weights, plan in cases:
+        given = json.dumps([hidden, mlp, dtype, weights, chunk, plan])
+        [ended] = forked.run([["-c", MEASURED, given]])
+        assert ended.code == 0, ended.err
+        took, held, facts = json.loads(ended.out)
+        shape = ModelShape(**{name: tuple(each) if isinstance(each, list) else each for name, each in facts.items()})
+        size = shape.element_bytes
+        expanded = 2 * PIECE * size if weights == "int4" else hidden * mlp * size
+        said = Footprints(Plan.parse(plan), shape, 4, chunk, expanded, Deep.none).of(4 * chunk)
+        assert said.working / 3 < took - held <= said.working + SLACK, (dtype, weights, plan, took, held)
