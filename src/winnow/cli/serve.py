@@ -27,7 +27,7 @@ def serve(options: Serve) -> int:
     if not settings.api_key and not _is_here(settings.host):
         say(f"note: whoever reaches {settings.host} may ask; set WINNOW_API_KEY to let in only who knows it")
     url = address(place)
-    ready = f"{service.name} under {service.plan} at {url}/v1, a page at {url}/; Ctrl-C ends when all are answered"
+    ready = f"{service.name} under {service.plan} at {url}/v1; a page at {url}/; Ctrl-C ends when all are answered"
     return serve(service, place, lambda: say(ready))
 
 
