@@ -69,9 +69,9 @@ def test_a_file_of_another_architecture(architecture, tmp_path):
 
 
 def test_a_model_that_nobody_could_load_here(tmp_path):
-    """Sixteen gigabytes of nothing: a file with a hole behind its header."""
+    """A hundred and forty gigabytes of nothing: a file with a hole behind its header."""
     config = LlamaConfig(
-        hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
+        hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8,
         vocab_size=128256, max_position_embeddings=131072, dtype="bfloat16", architectures=["LlamaForCausalLM"],
     )  # fmt: skip
     config.save_pretrained(tmp_path)
@@ -87,9 +87,9 @@ def test_a_model_that_nobody_could_load_here(tmp_path):
         file.truncate(8 + len(head) + end)
     made = outline_of(tmp_path, dtype=None, weights="auto")
     assert (made.weights, made.dtype, made.tokenizer) == (end, torch.bfloat16, None)
-    assert made.shape.unit_bytes * made.shape.kv_heads * made.shape.layers == 128 * 2**10
+    assert made.shape.unit_bytes * made.shape.kv_heads * made.shape.layers == 320 * 2**10
     rounded = outline_of(tmp_path, dtype=None, weights="int4")
-    assert 0.28 < rounded.weights / end < 0.36  # embedding and head have 8 bits
+    assert 0.3 < rounded.weights / end < 0.33  # embedding and head have 8 bits
     assert rounded.loading > end + rounded.weights / 2
 
 

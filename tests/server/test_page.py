@@ -67,7 +67,7 @@ def page(browser, server):
     look(browser, 1200, phone=False)
     browser.get(server[0])
     fill(browser, {"key": KEY})
-    wait(browser, lambda: browser.execute_script("return server.model"), 20)
+    wait(browser, lambda: browser.execute_script("return server.model"), 60)
     browser.get_log("browser")
     yield browser
     errors = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
@@ -104,11 +104,11 @@ def content():
 @in_a_browser
 def test_it_asks_for_the_key(browser, server):
     browser.get(server[0])
-    wait(browser, lambda: text(browser, "#problem") != [""], 20)
+    wait(browser, lambda: text(browser, "#problem") != [""], 60)
     assert text(browser, "#problem") == ["This server asks for an API key, and the one above is missing or wrong."]
     assert browser.switch_to.active_element.get_attribute("id") == "key"
     fill(browser, {"key": KEY})
-    wait(browser, lambda: text(browser, "#problem") == [""], 20)
+    wait(browser, lambda: text(browser, "#problem") == [""], 60)
     assert text(browser, "#model") == ["tiny, 32,768 positions"]
     browser.refresh()
     assert browser.execute_script("return document.getElementById('key').value + localStorage.length") == "0"
@@ -117,7 +117,7 @@ def test_it_asks_for_the_key(browser, server):
 @in_a_browser
 def test_answers_under_two_plans_with_their_figures(page, llm):
     fill(page, {"document": DOCUMENT})
-    wait(page, lambda: text(page, "#size") == [f"{len(DOCUMENT)} tokens"], 20)
+    wait(page, lambda: text(page, "#size") == [f"{len(DOCUMENT)} tokens"], 60)
     own_plan(page, 2, PLAN)
     begin(page)
     wait(page, lambda: done(page), 60)
@@ -169,7 +169,7 @@ def test_errors_are_sentences(page):
     begin(page, document="a " * 40000)
     wait(page, lambda: states(page)[0] == "failed", 60)
     assert "32768 positions" in text(page, ".answer")[0].replace(",", "")
-    wait(page, lambda: "more than the model’s 32,768 positions" in text(page, "#size")[0], 20)
+    wait(page, lambda: "more than the model’s 32,768 positions" in text(page, "#size")[0], 60)
 
 
 @in_a_browser
@@ -179,8 +179,8 @@ def test_stopping_gives_the_bytes_back(page, server):
     wait(page, lambda: text(page, ".answer")[0], 60)
     assert engine.reserved_bytes > 0
     page.find_element("id", "stop").click()
-    wait(page, lambda: states(page) == ["stopped", "not asked"], 20)
-    wait(page, lambda: engine.reserved_bytes == 0, 20)
+    wait(page, lambda: states(page) == ["stopped", "not asked"], 60)
+    wait(page, lambda: engine.reserved_bytes == 0, 60)
     assert page.execute_script("return document.getElementById('stop').disabled")
 
 
@@ -189,16 +189,16 @@ def test_files_are_read_where_they_are_text(page, tmp_path):
     (tmp_path / "notes.md").write_text(DOCUMENT, encoding="utf-8")
     (tmp_path / "picture.txt").write_bytes(b"\x89PNG\xff\x00")
     page.find_element("id", "file").send_keys(str(tmp_path / "notes.md"))
-    wait(page, lambda: text(page, "#size") == [f"{len(DOCUMENT)} tokens"], 20)
+    wait(page, lambda: text(page, "#size") == [f"{len(DOCUMENT)} tokens"], 60)
     page.find_element("id", "file").send_keys(str(tmp_path / "picture.txt"))
-    wait(page, lambda: text(page, "#problem") != [""], 20)
+    wait(page, lambda: text(page, "#problem") != [""], 60)
     assert text(page, "#problem") == ["picture.txt is not text in UTF-8. Choose a text or Markdown file."]
     dropped = (
         "const data = new DataTransfer(); data.items.add(new File(['It sails.'], 'a.txt'));"
         "document.getElementById('drop').dispatchEvent(new DragEvent('drop', {dataTransfer: data, bubbles: true}));"
     )
     page.execute_script(dropped)
-    wait(page, lambda: text(page, "#size") == ["9 tokens"], 20)
+    wait(page, lambda: text(page, "#size") == ["9 tokens"], 60)
 
 
 @in_a_browser
@@ -229,9 +229,9 @@ def test_by_keyboard_alone(page):
         press(Keys.TAB)
     press(QUESTION)
     ActionChains(page).key_down(Keys.CONTROL).send_keys(Keys.ENTER).key_up(Keys.CONTROL).perform()
-    wait(page, lambda: states(page)[0] in ("reading", "answering") or done(page), 20)
+    wait(page, lambda: states(page)[0] in ("reading", "answering") or done(page), 60)
     press(Keys.ESCAPE)
-    wait(page, lambda: not page.execute_script("return Boolean(running)"), 20)
+    wait(page, lambda: not page.execute_script("return Boolean(running)"), 60)
     assert states(page)[0] in ("stopped", "done", "done, at its limit")
     regions = page.execute_script("return [...document.querySelectorAll('.answer')].map(each => each.ariaLive)")
     assert regions == ["polite", "polite"]
@@ -313,7 +313,7 @@ def test_what_is_said_is_text_and_never_markup(page):
 def test_the_plans_of_a_server_that_takes_no_others(browser, llm):
     with served(llm, "tiny", Settings(allow_plans=(PLAN,))) as (url, _):
         browser.get(url)
-        wait(browser, lambda: browser.execute_script("return server.model"), 20)
+        wait(browser, lambda: browser.execute_script("return server.model"), 60)
         shown = text(browser, "#plan-1 option")
         chosen = browser.execute_script("return ['1', '2'].map(chosen)")
     assert shown == chosen == ["full", PLAN]
