@@ -16,6 +16,7 @@ PROMPT = 31
 # follows from it in the layers above, changes logits by up to 3e-2, all codes together by 2e-1; when codes are made,
 # and of what, is tested to the bit elsewhere.
 EXACT, TIPPED = 1e-5, 6e-2
+ELSEWHERE = ("mapped",)  # the very units of full attention, held elsewhere: the same to the bit
 COMBINED = (
     "lazyllm(layers=[1, 2], keep=0.5) + slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)",
     "slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=2, publish_delay=3)",

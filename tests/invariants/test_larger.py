@@ -9,7 +9,7 @@ from test_policies import assert_same, beside_others, poisoned, trial_of
 
 import models
 from driving import decode, prefill
-from trials import PROMPT, fresh, small_llm
+from trials import ELSEWHERE, PROMPT, fresh, small_llm
 from winnow import LLM, Plan
 from winnow.policies.registry import POLICIES
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
@@ -83,7 +83,7 @@ def test_in_bfloat16(name, text, monkeypatch):
     """Chunks, batch mates and evicted units full of NaN change no more than sums in another order do."""
     llm, trial, close = small_llm("llama", "cpu", torch.bfloat16), trial_of(name), CHOOSING.get(name, CLOSE)
     expected = llm.logits(text, decode_from=PROMPT, plan=trial)
-    if not trial.is_full:
+    if not trial.is_full and name not in ELSEWHERE:
         assert (expected - llm.logits(text)[PROMPT - 1 :]).abs().max() > 2 * close
     assert_same(beside_others(llm, trial, text), expected, close)
     monkeypatch.setattr(llm, "prefill_chunk", 4)

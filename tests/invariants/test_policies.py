@@ -13,7 +13,7 @@ import torch
 from covering import covering, marked
 from driving import advance, decode, logits_of, prefill
 from models import HEADS
-from trials import PROMPT, fresh, plan_of, small_llm, tolerance
+from trials import ELSEWHERE, PROMPT, fresh, plan_of, small_llm, tolerance
 from winnow import Plan, SamplingParams
 from winnow.cache.quantized import SIDES, QuantizedSlab
 from winnow.cache.requantized import RequantizedSlab
@@ -23,7 +23,6 @@ from winnow.policies.registry import IDENTITY, POLICIES
 # Plain, windowed, soft-capped, unrotated, with sinks, and other numbers of heads.
 FAMILIES = ("llama", "mistral", "gemma2", "smollm3", "gpt_oss", *HEADS)
 CHUNKS = (1, 4, 64)
-ELSEWHERE = ("mapped",)  # the very units of full attention, held elsewhere: the same to the bit
 PRODUCT = [
     (name, way, family)
     for name, way, family in itertools.product(

@@ -15,6 +15,7 @@ from winnow.errors import PlanError
 from winnow.policies.compute.lazyllm import LazyLLM
 from winnow.runtime.observer import Observer
 from winnow.runtime.sequence import new_sequence
+from winnow.runtime.shape import shape_of
 
 LAYERS, PROMPT, NEW = 4, 40, 12
 
@@ -341,7 +342,7 @@ def test_setting_aside_must_pay():
     """One KV head: a hidden state weighs as much as the units of two layers, so the last pruning layer is 2."""
     llm = LLM(small_model("llama"))
     llm.model.config.num_key_value_heads = 1
-    shape = llm.decoder._shape()
+    shape = shape_of(llm.model.config, 4)
     assert (shape.hidden, 2 * shape.kv_heads * shape.head_dim) == (64, 32)
     with pytest.raises(PlanError, match="at 2 at most"):
         Plan.parse("lazyllm(layers=[3], keep=0.5)").validate(shape)

@@ -185,6 +185,14 @@ def test_rows_of_prompts(plan, text, both):
     assert replace(got.stats, **TIMES) == replace(expected.stats, **TIMES)
 
 
+def test_what_leaves_a_window_with_the_last_row_of_a_prompt_is_ranked_before(text):
+    llm = llm_of("mistral")
+    call = partial(
+        llm.logits, text[: 3 * CHUNK + 4], decode_from=3 * CHUNK + 1, plan="static_prune(layers=2, keep=0.5)"
+    )
+    torch.testing.assert_close(call(), driven(llm, call), rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize("plan", ["full", "lazyllm(layers=[2], keep=0.5)", "streaming(sink=4, recent=12)"])
 def test_a_prompt_that_comes_while_others_decode(plan, text, both):
     """What decodes is driven nowhere, whatever the prompt needs."""
