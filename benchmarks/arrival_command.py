@@ -85,24 +85,30 @@ def _table(rows: Sequence[ArrivalRow], title: str) -> Table:
 
 
 def plot_arrival(path: Path, rows: Sequence[ArrivalRow]) -> None:
-    """The longest gap against the time to first token: a line over the limits in tokens, a star for that in seconds."""
+    """Median gaps, with a line up to the longest, against the time to first token: a point for every limit in tokens, a
+    star for that in seconds, or a line across where its prompt was given up."""
     paced, limits = rows[0], [row for row in rows[1:] if row.of_alone is not None]
     figure = new_figure(7, 4.2)
     axis = figure.subplots()
-    axis.plot([row.of_alone for row in limits], [row.longest for row in limits], color="C0", marker="o", ms=5)
+    axis.plot([row.of_alone for row in limits], [row.typical for row in limits], color="C0", marker="o", ms=5)
     for row in limits:
-        _named(axis, row, GREY)
-    claim = f"With {paced.setting} the longest gap is {paced.longest:.1f}x, the prompt does not come to its end"
-    if paced.of_alone is not None:
-        axis.plot([paced.of_alone], [paced.longest], color="C1", marker="*", ms=13, ls="")
-        _named(axis, paced, "C1")
-        claim = f"With {paced.setting} the longest gap is {paced.longest:.1f}x, TTFT {paced.of_alone:.1f}x"
-    axis.set(xlabel="TTFT of the newcomer, of its own alone", ylabel="longest gap, of the undisturbed", ylim=(0, None))
+        _named(axis, row, "C0", GREY)
+    claim = f"{paced.setting}: gaps of {paced.typical:.1f}x, at most {paced.longest:.1f}x, TTFT "
+    if paced.of_alone is None:
+        axis.axhline(paced.typical, color="C1", lw=1)
+        claim += "given up"
+    else:
+        axis.plot([paced.of_alone], [paced.typical], color="C1", marker="*", ms=13, ls="")
+        _named(axis, paced, "C1", "C1")
+        claim += f"{paced.of_alone:.1f}x"
+    axis.set(xlabel="TTFT of the newcomer, of its own alone", ylabel="gap, of the undisturbed", ylim=(0, None))
     axis.margins(x=0.25)
     plain(axis)
     claim_title(axis, claim)
     save(figure, path)
 
 
-def _named(axis: "Axes", row: ArrivalRow, color: str) -> None:
-    axis.annotate(row.setting, (row.of_alone, row.longest), (7, 5), textcoords="offset points", color=color, fontsize=9)
+def _named(axis: "Axes", row: ArrivalRow, line: str, color: str) -> None:
+    axis.plot([row.of_alone] * 2, [row.typical, row.longest], color=line, lw=0.8)
+    place = (row.of_alone, row.typical)
+    axis.annotate(row.setting, place, (7, 5), textcoords="offset points", color=color, fontsize=9)
