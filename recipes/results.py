@@ -73,6 +73,7 @@ RESULTS_IN_ORDER = (
     Result("busy", 3, quoted=("results/gguf.md", "busy.json")),
     Result("engine-steps", 6, quoted=("results/engine.md", "engine-steps.json")),
     Result("engine-overhead", 1, quoted=("results/engine.md", "engine-overhead.json")),
+    Result("engine-together", 6, quoted=("results/engine.md", "engine-together.json")),
     Result("engine-arrival", 7, quoted=("results/engine.md", "engine-arrival.json")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
     Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),
