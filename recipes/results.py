@@ -76,6 +76,7 @@ RESULTS_IN_ORDER = (
     Result("engine-together", 6, quoted=("results/engine.md", "engine-together.json")),
     Result("engine-arrival", 7, quoted=("results/engine.md", "engine-arrival.json")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
+    Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),
     Result("lazyllm-table1", 15, quoted=("results/lazyllm.md", "lazyllm-table1.json")),
     Result("lazyllm-accuracy", 10, quoted=("results/lazyllm.md", "lazyllm-accuracy.json")),
     Result("lazyllm-sweep", 10, quoted=("results/lazyllm.md", "lazyllm-sweep.json")),

@@ -15,6 +15,7 @@ from winnow import LLM, SamplingParams
 from winnow.kernels.launch import LAYERS, PACKED, numba_missing
 from winnow.kernels.layers import tables
 from winnow.models.packed import PackedLinear, quantize_model
+from winnow.policies.read.slowfast_reader import SlowFastReader
 from winnow.runtime import description, frame, reading
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.frame import cut_of
@@ -143,6 +144,21 @@ def test_equals_driven_layers(plan, family, text, taken):
     torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
     if family in ("llama-9-3", "qwen3"):
         assert len(taken) <= (4 - PLANS[plan]) * (len(text) - PROMPT)
+
+
+def test_fast_steps_ask_once_for_layers_in_which_units_stand_alike(text, taken, monkeypatch):
+    asked, true = [], SlowFastReader.select
+
+    def select(reader, row, views):
+        asked.append((reader.slow, row.layer))
+        return true(reader, row, views)
+
+    monkeypatch.setattr(SlowFastReader, "select", select)
+    fed(llm_of("llama-9-3"), text[:PROMPT], text[PROMPT:], SLOWFAST, take=True)
+    fast = [layer for slow, layer in asked if not slow]
+    assert len(fast) > (len(text) - PROMPT) / 2
+    assert set(fast) == {0}
+    assert not taken
 
 
 @each_family

@@ -15,7 +15,7 @@ from winnow.cache.view import View
 from winnow.errors import UnsupportedModelError
 from winnow.kernels.attend import attend
 from winnow.kernels.merge import merge
-from winnow.policies.read.base import Observed, Pages, Row
+from winnow.policies.read.base import Copies, Observed, Pages, Row
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Attended
 from winnow.runtime.projected import Projected, Ropes, Tables
@@ -124,7 +124,7 @@ class Block:
                     query = rows.queries(part, each.view.query_limit, cache.length if cache.compact else None)[-1]
                     views.append(each.chosen(self.layer, query))
                 else:
-                    views.append(each)
+                    views.append(each.view if isinstance(each, Copies) else each)
         read = sum(view.units for view in views)
         sequence.read_less |= read < units
         sequence.stats.units_read += (read + extra) * self.decoder.shape.kv_heads

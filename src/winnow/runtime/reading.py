@@ -4,7 +4,7 @@ It is found beforehand: as runs of units, as the numbers of units in a run, or a
 then chooses. Where positions have to be compared there is no answer, and the layer is not taken with others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -18,8 +18,9 @@ from winnow.cache.layer import LayerCache
 from winnow.cache.memory import Slab
 from winnow.cache.pattern import Span
 from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.run import Units
 from winnow.cache.view import View
-from winnow.policies.read.base import Pages, Row
+from winnow.policies.read.base import Copies, Pages, Row
 from winnow.runtime.segment import Segment
 from winnow.runtime.view import view_of
 
@@ -171,9 +172,12 @@ def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list
     row, runs, choice = _row(segment, caches[0], layer), [], None
     answer = segment.sequence.reader.select(row, seen)
     for each in answer:
-        view = each.view if isinstance(each, Pages) else each
+        view = each if isinstance(each, View) else each.view
         if view.window is not None or view.past is None:
             return None
+        if isinstance(each, Copies):
+            runs.append(_run_of([each.of(at) for at in range(layer, layer + len(caches))], view.query_limit))
+            continue
         found = list(_runs_of_view(caches, view))
         if isinstance(each, Pages):
             if view.query_limit is not None:  # queries are rotated another way there
@@ -187,7 +191,7 @@ def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list
     less = read < sum(view.units for view in seen)
     if choice is not None:
         return Reading(runs, read + choice.bounds[0].shape[2], less, choice)
-    views = [each for each in answer if isinstance(each, View)]
+    views = [each if isinstance(each, View) else each.view for each in answer]
     wanted = segment.sequence.reader.wants(row, views)
     if wanted is None:
         return Reading(runs, read, less)
@@ -237,16 +241,20 @@ def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
 def _runs_of_view(caches: list[LayerCache], view: View) -> Iterator[Run]:
     """The same of a view of the first of these caches, or of copies that only its layer has."""
     if view.place is None:
-        for keys, values in ((run.keys, run.values) for run in view.runs):
-            stride, size = keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize
-            first, second = (np.array([each.data_ptr()], dtype=np.int64) for each in (keys, values))
-            yield Run(first, second, stride, size, keys.shape[1], view.query_limit)
+        yield from (_run_of([(run.keys, run.values)], view.query_limit) for run in view.runs)
         return
     start, number = _slot(view, caches[0]), 0
     held = sum(run.units for run in view.runs)
     for run in _runs_of_span(caches, Span(start, start + held, view.past, query_limit=view.query_limit)):
         yield run if view.index is None else run.apart(view.units, view.index.data_ptr(), number)
         number += run.units
+
+
+def _run_of(copies: Sequence[Units], limit: int | None) -> Run:
+    """The run that copies of as many units are, one in every layer."""
+    keys, _ = copies[0]
+    first, second = np.array([[each.data_ptr() for each in both] for both in copies], dtype=np.int64).T
+    return Run(first, second, keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize, keys.shape[1], limit)
 
 
 def _slot(view: View, cache: LayerCache) -> int:

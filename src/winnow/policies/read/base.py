@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from winnow.cache.run import Dense
 from winnow.cache.view import View
 from winnow.kernels.pages import best_pages
 from winnow.policies.base import ModelShape, Policy, Services
@@ -70,6 +71,22 @@ class Pages:
 
 
 @dataclass(frozen=True)
+class Copies:
+    """Copies of units, which every layer has of its own.
+
+    view: those of the layer that was asked; of: told another layer in which the row reads alike, the same there.
+    """
+
+    view: View
+    of: Callable[[int], Dense]
+
+    @property
+    def units(self) -> int:
+        """Per KV head, that are read."""
+        return self.view.units
+
+
+@dataclass(frozen=True)
 class Observed:
     """How rows that read everything attended in a layer.
 
@@ -98,7 +115,7 @@ class Reader:
 
     def alike(self, layer: int) -> object:
         """Equal for layers in which it has the row of a decode step read the same of units that stand alike: `select`
-        is asked once for all of them, answers with units where they lie, and nothing is wanted of them."""
+        is asked once for all of them, answers with units where they lie or with `Copies`, and wants nothing of them."""
         return layer if self.selects else None
 
     def begin(self, token: int) -> None:
@@ -111,7 +128,7 @@ class Reader:
         """
         return None
 
-    def select(self, row: Row, views: list[View]) -> Sequence[View | Pages]:
+    def select(self, row: Row, views: list[View]) -> Sequence[View | Pages | Copies]:
         """What the row of a decode step reads of `views`, all that it may see; the same list: all of it.
 
         Asked before the layer is computed: the slot of the row's own unit is in the views, what will be there is not.

@@ -48,8 +48,12 @@ class Buffers:
     def tensors(self) -> tuple[Tensor, ...]:
         return self.keys, self.values, self.positions, self.scores
 
+    @property
+    def units(self) -> Dense:
+        return Dense(self.keys, self.values)
+
     def view(self, window: int | None, query_limit: int | None, order: Tensor | None = None) -> View:
         """All of the units. order: as in `View`, where it is not their positions; the rest as in `Span`."""
         past = self.keys.shape[1] if window is None and order is None else None
         compared = self.positions if order is None else order
-        return View((Dense(self.keys, self.values),), self.positions, compared, past, window, query_limit)
+        return View((self.units,), self.positions, compared, past, window, query_limit)

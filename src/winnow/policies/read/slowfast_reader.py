@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from winnow.cache.run import Dense
 from winnow.cache.view import View
-from winnow.policies.read.base import Observed, Probe, Reader, Row
+from winnow.policies.read.base import Copies, Observed, Probe, Reader, Row
 from winnow.policies.read.deferred import Deferred
 from winnow.policies.read.packed import Buffers
 from winnow.policies.read.selection import Selection, Sizes, seen_by, select
@@ -43,13 +44,19 @@ class SlowFastReader(Reader):
             self.slow = True
         self._turn += self.slow
 
-    def select(self, row: Row, views: list[View]) -> list[View]:
+    def alike(self, layer: int) -> object:
+        current = self._layers[layer].current
+        if self.slow or current is None or current.tail is not None:
+            return layer
+        return current.appended, current.dropped
+
+    def select(self, row: Row, views: list[View]) -> Sequence[View | Copies]:
         current = self._layers[row.layer].current
         if current is None or self._selects(row.layer):
             return views
         index = _main(views)
-        chosen = current.views(row, views[index], self._sizes, anchored=self._policy.recent_mode == "anchored")
-        return views[:index] + chosen + views[index + 1 :]
+        packed, *recent = current.views(row, views[index], self._sizes, anchored=self._policy.recent_mode == "anchored")
+        return [*views[:index], Copies(packed, self._packed), *recent, *views[index + 1 :]]
 
     def wants(self, row: Row, views: list[View]) -> Probe | None:
         if not row.decode:
@@ -99,6 +106,12 @@ class SlowFastReader(Reader):
     @property
     def nbytes(self) -> int:
         return sum(layer.nbytes for layer in self._layers)
+
+    def _packed(self, layer: int) -> Dense:
+        """What is packed in a layer that has selected."""
+        selection = self._layers[layer].current
+        assert selection is not None
+        return selection.buffers.units
 
     def _selects(self, layer: int) -> bool:
         """Whether this step is slow in a layer."""
