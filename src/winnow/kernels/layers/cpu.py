@@ -333,8 +333,9 @@ def layers_kernel(frame: int, layers: int, half: bool) -> None:
         read_i64(frame + 8 * t.STAGES),
     )
     for thread in prange(members):
-        size = join(team, thread, members)
-        first = thread if size > 1 else 0
+        size = join(team, types.int64(thread), members)
+        # Of one type whether it is counted by a loop of threads or not: what is called is compiled once.
+        first = types.int64(thread) if size > 1 else types.int64(0)
         for index in range(layers if size > 0 else 0):
             layer = read_i64(frame + 8 * t.LAYERS) + 8 * t.LAYER * index
             if stages & t.BEFORE:
