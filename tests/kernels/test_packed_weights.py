@@ -1,11 +1,14 @@
 """Packed weights: what they stand for, products of few rows, and weights as floats."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from winnow.kernels import packed
 from winnow.kernels.packed import KINDS, PackedWeight, expand, linear, pack, quantize, rows_of
+from winnow.kernels.simd import HAS_BYTE_DOT
 
 SHAPES = [(33, 576), (4, 32), (7, 96), (50, 1536), (192, 1056)]  # no tile divides most of them
 ALL = [(kind, minima) for kind in range(len(KINDS)) for minima in (False, True)]
@@ -23,7 +26,7 @@ def random_weight(kind: int, minima: bool, rows: int, columns: int, seed: int = 
     assert weight is not None
     zero = 8 if bits == 4 and not minima else 0
     values = (codes.double() - zero) * scales.double().repeat_interleave(group, 1)
-    return weight, values if least is None else values + least.double().repeat_interleave(group, 1)
+    return weight.in_tiles(), values if least is None else values + least.double().repeat_interleave(group, 1)
 
 
 @pytest.mark.parametrize(("kind", "minima"), ALL)
@@ -41,6 +44,19 @@ def test_floats_are_exact(kind: int, minima: bool, shape: tuple[int, int]) -> No
     assert torch.equal(weight.at(flat), values.float().flatten()[flat])
 
 
+def whole_numbers(x: Tensor) -> Tensor:
+    """What stands for bfloat16 rows [rows, columns] where they meet codes as two signed bytes each, float64."""
+    blocks = x.double().unflatten(1, (-1, 32))
+    most = blocks.abs().amax(2, keepdim=True)
+    step = 2.0 ** ((most * 32768 / 32639).log2().floor() - 14)
+    whole = (blocks / step).round()
+    assert ((whole - 127).div(256).ceil() <= 127).all()  # the upper byte
+    found = whole * step
+    assert ((found - blocks).abs() <= 2.0**-15 * 1.004 * most).all()
+    assert ((found == blocks) | (blocks.abs() < 1.004 * most / 128)).all()
+    return found.flatten(1)
+
+
 @pytest.mark.threads
 @pytest.mark.parametrize(("kind", "minima"), ALL)
 @pytest.mark.parametrize("shape", SHAPES)
@@ -55,6 +71,8 @@ def test_products_are_those_of_the_floats(kind: int, minima: bool, shape: tuple[
             wanted = mine.double() @ values.T + bias.double()
             if few == 0:  # then the weight is rounded too
                 wanted = mine.double() @ values.to(dtype).double().T + bias.double()
+            elif dtype == torch.bfloat16 and HAS_BYTE_DOT:
+                wanted = whole_numbers(mine) @ values.T + bias.double()
             got = linear(mine, weight, bias, few)
             assert got.dtype == dtype
             # One rounding of the result, and those of a sum in float32.
@@ -84,12 +102,42 @@ def test_leading_dimensions_and_many_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_nothing_behind_the_last_row_is_touched() -> None:
     """The last row ends where an array of NaN bytes begins, in scales as in codes."""
-    weight, values = random_weight(1, True, 5, 32)
+    weight, values = random_weight(1, True, 21, 32)
     data = torch.full((weight.data.numel() + 256,), 0xFF, dtype=torch.uint8)
     data[: weight.data.numel()] = weight.data.flatten()
-    inside = PackedWeight(data[: weight.data.numel()].view(5, -1), 32, 1, True)
+    inside = replace(weight, data=data[: weight.data.numel()].view(weight.data.shape))
     x = torch.randn(3, 32)
     torch.testing.assert_close(linear(x, inside, few=8), x @ values.float().T, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "minima"), ALL)
+@pytest.mark.parametrize("columns", [32, 96, 576])
+def test_tiles_hold_the_same_rows(kind: int, minima: bool, columns: int) -> None:
+    tiled, values = random_weight(kind, minima, 40, columns)
+    rows = tiled.picked(torch.arange(40))
+    assert (tiled.tiled, rows.tiled, len(tiled.data)) == (40, None, 48)
+    assert torch.equal(rows.checked().float(), values.float())
+    assert torch.equal(rows.in_tiles().data, tiled.data)
+    assert tiled[16:32].data.data_ptr() == tiled.data[16:].data_ptr()
+    for start, stop in ((16, 32), (32, 40), (3, 20), (8, 40), (5, 5)):
+        part = tiled[start:stop]
+        assert part.shape == (stop - start, columns)
+        assert torch.equal(part.float(), values[start:stop].float())
+    picked = torch.tensor([39, 0, 16, 39])
+    assert torch.equal(tiled.picked(picked).float(), values[picked].float())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_no_number_stays_none(bad: float) -> None:
+    weight, _ = random_weight(0, True, 32, 64)
+    for rows in (1, 3):
+        x = torch.zeros(rows, 64).bfloat16()
+        x[-1, 40] = bad
+        y = linear(x, weight, few=8)
+        assert not y[-1].isfinite().any()
+        assert y[:-1].isfinite().all()
+    for small in (0.0, 1e-39, 2.0**-120):
+        assert linear(torch.full((1, 64), small).bfloat16(), weight, few=8).isfinite().all()
 
 
 def test_scales_that_float16_cannot_hold() -> None:

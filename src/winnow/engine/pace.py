@@ -1,6 +1,6 @@
 """How many tokens of prompts a step may have, so that it takes no longer than it should."""
 
-from winnow.runtime.few import TILE
+from winnow.kernels.packed.weight import ROWS
 
 FIRST = 16  # tokens of the first step: what steps cost is not known yet
 STRIDE = 2.0  # the most by which the number changes from one step to the next
@@ -24,7 +24,7 @@ class Pace:
         Rows are computed in whole tiles, so one that is begun is better filled.
         """
         rows = int(self._rows)
-        whole = (decodes + rows) // TILE * TILE - decodes
+        whole = (decodes + rows) // ROWS * ROWS - decodes
         self._offered = max(1, whole if whole > 0 else rows)
         return self._offered
 

@@ -159,7 +159,8 @@ def quantize_model(model: PreTrainedModel) -> int:
     for name, module in found:
         weight: Any = module.weight
         if id(weight) not in known:
-            known[id(weight)] = quantize(weight, 8 if id(module) in ends else 4) if len(weight) >= ROWS else None
+            rounded = quantize(weight, 8 if id(module) in ends else 4) if len(weight) >= ROWS else None
+            known[id(weight)] = None if rounded is None else rounded.in_tiles()
         if (packed := known[id(weight)]) is not None:
             put_packed(model, name, packed, weight.dtype)
     return sum(packed is not None for packed in known.values())

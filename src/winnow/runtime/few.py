@@ -8,11 +8,10 @@ from torch import Tensor
 
 from winnow.kernels.launch import parts_of_work, running_threads
 from winnow.kernels.layers import tables as t
+from winnow.kernels.packed.weight import ROWS
 
 if TYPE_CHECKING:
     from winnow.runtime.program import Program
-
-TILE = 4  # rows of a tile of products, where there is more than one
 
 
 class Reads(NamedTuple):
@@ -40,7 +39,7 @@ class FewRows:
 
     def __init__(self, program: "Program", hidden: Tensor) -> None:
         shape, self._program, self._live = program.shape, program, len(hidden)
-        self._rows = self._live if self._live == 1 else -(-self._live // TILE) * TILE
+        self._rows = self._live if self._live == 1 else -(-self._live // ROWS) * ROWS
         self._x = hidden.new_zeros(self._rows, shape.hidden)
         self._x[: self._live] = hidden
         heads = (shape.q_heads, shape.kv_heads, shape.head_dim)
@@ -74,7 +73,7 @@ class FewRows:
 
         program, shape, threads = self._program, self._program.shape, parts_of_work()
         vectors = shape.q_heads // shape.kv_heads * (1 if reads is None else reads.rows)
-        work = 4 * work_floats(-(-vectors // TILE) * TILE, shape.head_dim)
+        work = 4 * work_floats(-(-vectors // ROWS) * ROWS, shape.head_dim)
         widest = max(shape.hidden, shape.mlp, shape.q_heads * shape.head_dim)
         room = room_bytes(self._rows, widest, vectors, shape.head_dim, 0 if reads is None else reads.pages)
         tables = [None] * 5 if reads is None else reads[:5]

@@ -16,7 +16,7 @@ from winnow.kernels.layers.rows import add_share, gate_with, normalise, rotate
 from winnow.kernels.linear.cpu import linear_part
 from winnow.kernels.packed.cpu import OUT, packed_part
 from winnow.kernels.pages.cpu import choose_pages, room_floats
-from winnow.kernels.simd import HAS_BF16_DOT, read_f32, read_i64
+from winnow.kernels.simd import HAS_BYTE_DOT, read_f32, read_i64
 from winnow.kernels.team import join, meet
 
 
@@ -81,7 +81,7 @@ def product(x: int, rows: int, part: int, first: int, last: int, y: int, stride:
     minima = read_i64(part + 8 * t.MINIMA) != 0
     packed_part(
         x, data, bias, y, stride, room, rows, first, last, columns, row_bytes, group, kind, minima, half,
-        half and HAS_BF16_DOT,
+        half and HAS_BYTE_DOT,
     )  # fmt: skip
 
 

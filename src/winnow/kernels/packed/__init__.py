@@ -8,7 +8,6 @@ lanes.py    the vector code of both
 import functools
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from winnow.kernels.launch import match_torch_threads, numba_missing, parts_of_work
-from winnow.kernels.packed.weight import KINDS, PackedWeight, pack, quantize, row_bytes
+from winnow.kernels.packed.weight import KINDS, ROWS, TILE, PackedWeight, pack, quantize, row_bytes
 
 __all__ = [
     "KINDS", "PIECE", "PackedWeight", "expand", "few_of", "few_rows", "linear", "pack", "quantize", "row_bytes",
@@ -26,7 +25,6 @@ __all__ = [
 PIECE = 1 << 22  # values expanded at a time: 8 MiB of bfloat16, which all layers share
 CANDIDATES = (4, 8, 12, 16, 24, 32)  # counts of rows up to which products may be faster than expanding
 DIRECT = (torch.bfloat16, torch.float32)  # what the kernels take and give
-WIDE = 4  # the least rows of a weight that the kernel takes, and what counts of rows are padded to
 _room = threading.local()
 
 
@@ -34,8 +32,8 @@ def why_slow(weight: PackedWeight) -> str | None:
     """Why the kernels cannot serve this weight, or None where they can."""
     if weight.data.device.type != "cpu":
         return f"the weight is on {weight.data.device}, the kernels are for CPUs"
-    if len(weight.data) < WIDE:
-        return f"the weight has fewer than {WIDE} rows"
+    if weight.tiled is None:
+        return "the weight is not in tiles"
     return numba_missing()
 
 
@@ -54,9 +52,9 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, few: int
         if x.dtype in DIRECT:
             return _product(x, weight, bias, rows)
         return _product(x.float(), weight, None if bias is None else bias.float(), rows).to(x.dtype)
-    y = x.new_empty(*x.shape[:-1], len(weight.data))
-    step = max(1, PIECE // weight.columns)
-    for start in range(0, len(weight.data), step):
+    y = x.new_empty(*x.shape[:-1], weight.shape[0])
+    step = max(1, PIECE // weight.columns // TILE) * TILE
+    for start in range(0, weight.shape[0], step):
         piece = slice(start, start + step)
         y[..., piece] = F.linear(x, expand(weight[piece], x.dtype, shared=True), None if bias is None else bias[piece])
     return y
@@ -66,20 +64,17 @@ def expand(weight: PackedWeight, dtype: torch.dtype, *, shared: bool = False) ->
     """The weight as floats, [rows, columns]. shared: in memory that this thread's next shared call overwrites."""
     if why_slow(weight) is not None or dtype not in DIRECT:
         return weight.float().to(dtype)
-    if not shared:
-        return _expand(weight, torch.empty(weight.shape, dtype=dtype), 0)
-    count = len(weight.data) * weight.columns
-    return _expand(weight, _memory(dtype, count)[:count].view(weight.shape), 0)
+    rows, columns = len(weight.data), weight.columns
+    out = _memory(dtype, rows * columns)[: rows * columns] if shared else torch.empty(rows * columns, dtype=dtype)
+    _expand(weight, out)
+    return out.view(rows, columns)[: weight.shape[0]]
 
 
 def rows_of(weight: PackedWeight, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """Some rows as floats: [...] int64 -> [..., columns]."""
-    if why_slow(weight) is not None or dtype not in DIRECT:
-        return replace(weight, data=weight.data[ids.flatten()]).float().to(dtype).view(*ids.shape, -1)
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(weight.data):
-        raise IndexError(f"rows {int(ids.min())} to {int(ids.max())} of a weight with {len(weight.data)}")
-    ids = ids.contiguous()
-    return _expand(weight, torch.empty(*ids.shape, weight.columns, dtype=dtype), ids.data_ptr())
+    """Some rows as floats: [...] int64 -> [..., columns]. Raises IndexError where there is no such row."""
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < weight.shape[0]:
+        raise IndexError(f"rows {int(ids.min())} to {int(ids.max())} of a weight with {weight.shape[0]}")
+    return weight.picked(ids.flatten()).float().to(dtype).view(*ids.shape, -1)
 
 
 @functools.cache
@@ -91,7 +86,7 @@ def few_rows(kind: int, minima: bool) -> int:
     codes = torch.zeros(1536, 576, dtype=torch.uint8 if KINDS[kind][0] == 4 else torch.int8)
     factors = torch.ones(1536, 576 // KINDS[kind][1])
     weight = pack(codes, factors, factors if minima else None)
-    if weight is None or why_slow(weight) is not None:
+    if weight is None or why_slow(weight := weight.in_tiles()) is not None:
         return 0
     best = 0
     for rows in CANDIDATES:
@@ -115,11 +110,11 @@ def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, rows: int) ->
     kernel, scratch_bytes, dots = _kernels()
     data, row_bytes, outs, columns, group = weight.facts
     halves, threads = x.dtype == torch.bfloat16, parts_of_work()
-    padded = 1 if rows == 1 else -(-rows // WIDE) * WIDE
+    padded = 1 if rows == 1 else -(-rows // ROWS) * ROWS
     shape = (*x.shape[:-1], outs)
     x = x.contiguous() if padded == rows else F.pad(x.reshape(rows, columns), (0, 0, 0, padded - rows))
     y = x.new_empty(shape if padded == rows else (padded, outs))
-    scratch = _memory(torch.uint8, threads * scratch_bytes(padded, columns, group))
+    scratch = _memory(torch.uint8, threads * scratch_bytes(padded, columns))
     match_torch_threads()
     kernel(
         x.data_ptr(), data, 0 if bias is None else bias.data_ptr(), y.data_ptr(), scratch.data_ptr(), padded, outs,
@@ -131,22 +126,23 @@ def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, rows: int) ->
 @functools.cache
 def _kernels() -> tuple[Any, Any, bool]:
     """Imported when first used, since that compiles them."""
-    from winnow.kernels.packed.cpu import HAS_BF16_DOT, product_kernel, scratch_bytes
+    from winnow.kernels.packed.cpu import product_kernel, scratch_bytes
+    from winnow.kernels.simd import HAS_BYTE_DOT
 
-    return product_kernel, scratch_bytes, HAS_BF16_DOT
+    return product_kernel, scratch_bytes, HAS_BYTE_DOT
 
 
-def _expand(weight: PackedWeight, out: Tensor, ids: int) -> Tensor:
-    from winnow.kernels.packed.cpu import expand_kernel
+def _expand(weight: PackedWeight, out: Tensor) -> None:
+    """All tiles, one after the other."""
+    from winnow.kernels.packed.cpu import EXPANDED, expand_kernel
 
     threads = parts_of_work()
-    scratch = _memory(torch.uint8, 128 * threads)
+    scratch = _memory(torch.uint8, EXPANDED * threads)
     match_torch_threads()
     expand_kernel(
-        weight.data.data_ptr(), ids, out.data_ptr(), scratch.data_ptr(), out.numel() // weight.columns, weight.columns,
-        weight.data.shape[1], weight.group, weight.kind, threads, weight.minima, out.dtype == torch.bfloat16,
+        weight.data.data_ptr(), out.data_ptr(), scratch.data_ptr(), len(weight.data) // TILE, weight.columns,
+        weight.data.shape[1], weight.kind, threads, weight.minima, out.dtype == torch.bfloat16,
     )  # fmt: skip
-    return out
 
 
 def _memory(dtype: torch.dtype, count: int) -> Tensor:

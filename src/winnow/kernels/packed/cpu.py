@@ -1,92 +1,128 @@
 """Products of few rows with packed weights, and packed weights as floats, with Numba.
 
-A weight row is read once, as a stream, and multiplied with every row of x while its codes are in registers: codes
-become bfloat16, which holds every integer up to 8 bits, and go through the bfloat16 dot product of newer CPUs;
-elsewhere, and for float32 activations, they become float32. Scales multiply the sums of a group, minima the sums of x
-over it.
+A tile is read once, as a stream, and multiplied with some rows of x while its codes are in registers. Of bfloat16 each
+block of 32 columns becomes whole numbers first, with one factor that is a power of two: see `whole_block`.
 """
 
 import numpy as np
 from numba import njit, prange, types
 
 from winnow.kernels.linear.cpu import put
-from winnow.kernels.packed.lanes import WIDE, expand_block, load_bf16, load_f16, product_tile
+from winnow.kernels.packed.lanes import (
+    FACTOR,
+    FLOAT_SUMS,
+    FLOATS,
+    INTEGERS,
+    LIFTS,
+    MOST,
+    ROOM,
+    SUMS,
+    expand_tile,
+    load_bf16,
+    power_below,
+    product_of_tile,
+    rounded,
+    store_bytes,
+    write_whole,
+)
+from winnow.kernels.packed.weight import BLOCK, ROWS, TILE
 from winnow.kernels.simd import (
-    HAS_BF16_DOT,
+    LANES,
     add,
     load_f32,
-    read_bf16,
+    max_lanes,
+    maximum,
+    mul,
     read_f32,
-    read_i64,
     splat,
     store_f32,
     sum_lanes,
+    transpose_words,
     write_f32,
 )
 
-OUT = 4 * WIDE * WIDE  # bytes of the products of a tile
-
 ANY = (0, 1, 2, 3)  # kinds
+OUT = 4 * ROWS * TILE  # bytes of the products of a tile
+EXPANDED = 4 * BLOCK * TILE  # bytes of the values of a block of a tile
+TOP = np.float32(2.0**14)
+LEAST = np.float32(2.0**-112)  # of a power that the reciprocal of, times TOP, is a number
+SLIGHTLY = np.float32(32768 / MOST)
 
-# At one row a thread reads its weights as one stream, which the hardware fetches ahead best.
-half_one, full_one = (product_tile(1, 1, ANY, half) for half in (HAS_BF16_DOT, False))
-half_many, full_many = (product_tile(WIDE, WIDE, ANY, half) for half in (HAS_BF16_DOT, False))
-
-
-@njit(cache=True, error_model="numpy")
-def sums_of_groups(x: int, rows: int, columns: int, group: int, padded: int, halves: bool, sums: int) -> None:
-    """sums[r, g]: of x[r], bfloat16 (`halves`) or float32, over group g; 0 for the groups from columns / group on."""
-    groups, size = columns // group, 2 if halves else 4
-    for r in range(rows):
-        for g in range(padded):
-            total = splat(np.float32(0.0))
-            if g < groups:
-                for c in range(0, group, 16):
-                    place = x + size * (r * columns + g * group + c)
-                    total = add(total, load_bf16(place) if halves else load_f32(place))
-            write_f32(sums + 4 * (r * padded + g), sum_lanes(total))
+whole_one, whole_few = (product_of_tile(rows, ANY, True) for rows in (1, ROWS))
+float_one, float_few = (product_of_tile(rows, ANY, False) for rows in (1, ROWS))
 
 
 @njit(cache=True, error_model="numpy")
-def widen(x: int, count: int, halves: bool, wide: int) -> None:
-    """x as float32, the even columns of each 32 before the odd ones."""
-    for start in range(0, count, 32):
-        for c in range(32):
-            value = read_bf16(x + 2 * (start + c)) if halves else read_f32(x + 4 * (start + c))
-            write_f32(wide + 4 * (start + c // 2 + 16 * (c % 2)), value)
+def whole_block(x: int, group: int, zero: int, place: int) -> None:
+    """32 bfloat16 as whole numbers and a factor that is a power of two: exact but for those 2**7 times less than the
+    largest and less, which are rounded to its last bit."""
+    low, high, minus = load_bf16(x), load_bf16(x + 32), splat(np.float32(-1.0))
+    size = add(maximum(low, mul(low, minus)), maximum(high, mul(high, minus)))
+    most = max_lanes(maximum(maximum(low, mul(low, minus)), maximum(high, mul(high, minus))))
+    finite = sum_lanes(size) < np.float32(np.inf)
+    if not finite:
+        low = high = splat(np.float32(0.0))
+    power = max(power_below(most * SLIGHTLY), LEAST)
+    scale = splat(TOP / power)
+    low, high = rounded(mul(low, scale)), rounded(mul(high, scale))
+    store_bytes(place, low)
+    store_bytes(place + LANES, high)
+    factor = power / TOP if finite else np.float32(np.nan)
+    write_f32(place + FACTOR, factor)
+    first, second = sum_lanes(low), sum_lanes(high)
+    if group == BLOCK:
+        first += second
+    for side, total in enumerate((first, second)):
+        write_whole(place + LIFTS + 4 * side, -np.float32(zero) * total)
+        write_f32(place + SUMS + 4 * side, factor * total)
+
+
+@njit(cache=True, error_model="numpy")
+def float_block(x: int, group: int, half: bool, place: int) -> None:
+    """32 values as float32, and the sum of each group."""
+    size = 2 if half else 4
+    for side in range(2):
+        value = load_bf16(x + 16 * size * side) if half else load_f32(x + 16 * size * side)
+        store_f32(place + 4 * LANES * side, value)
+        write_f32(place + FLOAT_SUMS + 4 * side, sum_lanes(value))
+    if group == BLOCK:
+        write_f32(place + FLOAT_SUMS, read_f32(place + FLOAT_SUMS) + read_f32(place + FLOAT_SUMS + 4))
 
 
 @njit(cache=True, error_model="numpy")
 def packed_part(
     x: int, weight: int, bias: int, y: int, stride: int, scratch: int, rows: int, first: int, last: int, columns: int,
-    row_bytes: int, group: int, kind: int, minima: bool, halves: bool, dots: bool,
+    row_bytes: int, group: int, kind: int, minima: bool, half: bool, dots: bool,
 ) -> None:  # fmt: skip
-    """y[r, o] = x[r] . weight[o] + bias[o] for outputs [first, last); `stride` bytes from one row of y to the next."""
-    groups, out, sums = columns // group, scratch, scratch + OUT
-    padded = (groups + 15) // 16 * 16
-    if minima or (dots and kind < 2):
-        sums_of_groups(x, rows, columns, group, padded, halves, sums)
-    source, wide = x, 2 * columns
-    if not dots:
-        source, wide = sums + 4 * rows * padded, 4 * columns
-        widen(x, rows * columns, halves, source)
-    tile = 1 if rows == 1 else WIDE
-    for start in range(first, last, tile):
-        o = max(0, min(start, last - tile))  # the last tile overlaps the one before
-        row = weight + o * row_bytes
-        for r in range(0, rows, WIDE):
-            here, mine = source + r * wide, sums + 4 * r * padded
-            if rows > 1 and dots:
-                half_many(here, wide, row, row_bytes, groups, kind, minima, mine, 4 * padded, out)
-            elif rows > 1:
-                full_many(here, wide, row, row_bytes, groups, kind, minima, mine, 4 * padded, out)
-            elif dots:
-                half_one(here, wide, row, row_bytes, groups, kind, minima, mine, 4 * padded, out)
+    """y[r, o] = x[r] . weight[o] + bias[o] for outputs [first, last); `stride` bytes from one row of y to the next.
+
+    rows: 1 or a multiple of ROWS. A tile that is not this part's alone is computed by its neighbour, too.
+    """
+    blocks, size = columns // BLOCK, INTEGERS if dots else FLOATS
+    zero = 128 if kind > 1 else (0 if minima else 8)
+    made, wide = scratch + OUT, blocks * size
+    for r in range(rows):
+        for block in range(blocks):
+            place, source = made + r * wide + block * size, x + (2 if half else 4) * (r * columns + block * BLOCK)
+            if dots:
+                whole_block(source, group, zero, place)
             else:
-                full_one(here, wide, row, row_bytes, groups, kind, minima, mine, 4 * padded, out)
-            for i in range(tile):
-                for j in range(tile):
-                    put(read_f32(out + 4 * (tile * i + j)), bias, y + (r + i) * stride, o + j, halves)
+                float_block(source, group, half, place)
+    few = 1 if rows == 1 else ROWS
+    for tile in range(first // TILE, (last + TILE - 1) // TILE):
+        data, start = weight + tile * TILE * row_bytes, tile * TILE
+        for r in range(0, rows, few):
+            if rows == 1 and dots:
+                whole_one(made, wide, data, blocks, kind, minima, scratch)
+            elif dots:
+                whole_few(made + r * wide, wide, data, blocks, kind, minima, scratch)
+            elif rows == 1:
+                float_one(made, wide, data, blocks, kind, minima, scratch)
+            else:
+                float_few(made + r * wide, wide, data, blocks, kind, minima, scratch)
+            for i in range(few):
+                for o in range(max(first, start), min(last, start + TILE)):
+                    put(read_f32(scratch + 4 * (TILE * i + o - start)), bias, y + (r + i) * stride, o, half)
 
 
 @njit(
@@ -94,55 +130,43 @@ def packed_part(
 )
 def product_kernel(
     x: int, weight: int, bias: int, y: int, scratch: int, rows: int, outs: int, columns: int, row_bytes: int,
-    group: int, kind: int, parts: int, minima: bool, halves: bool, dots: bool,
+    group: int, kind: int, parts: int, minima: bool, half: bool, dots: bool,
 ) -> None:  # fmt: skip
     """y[r, o] = x[r] . weight[o] + bias[o].
 
-    x [rows, columns], y [rows, outs], bias [outs]: bfloat16 (`halves`) or float32. rows: 1 or a multiple of WIDE; outs:
-    at least WIDE; bias 0 for none. scratch: `scratch_bytes`, once for each of `parts`, runs of outputs that are handed
-    to the threads. dots: x goes through the bfloat16 dot product.
+    x [rows, columns], y [rows, outs], bias [outs]: bfloat16 (`half`) or float32. rows: 1 or a multiple of ROWS; bias 0
+    for none. scratch: `scratch_bytes`, once for each of `parts`, runs of tiles that are handed to the threads. dots: x
+    goes through the dot product of bytes.
     """
-    room = OUT + 4 * rows * ((columns // group + 15) // 16 * 16 + columns)
+    room, tiles = OUT + rows * (columns // BLOCK) * ROOM, (outs + TILE - 1) // TILE
     for part in prange(parts):
-        first, last = outs * part // parts, outs * (part + 1) // parts
+        first, last = tiles * part // parts * TILE, min(tiles * (part + 1) // parts * TILE, outs)
         packed_part(
-            x, weight, bias, y, outs * (2 if halves else 4), scratch + part * room, rows, first, last, columns,
-            row_bytes, group, kind, minima, halves, dots,
+            x, weight, bias, y, outs * (2 if half else 4), scratch + part * room, rows, first, last, columns,
+            row_bytes, group, kind, minima, half, dots,
         )  # fmt: skip
 
 
-def scratch_bytes(rows: int, columns: int, group: int) -> int:
+def scratch_bytes(rows: int, columns: int) -> int:
     """What one part of `product_kernel` needs."""
-    return OUT + 4 * rows * (-(-columns // group // 16) * 16 + columns)
+    return OUT + rows * (columns // BLOCK) * ROOM
 
 
 @njit(
-    types.void(*(types.int64,) * 10, *(types.boolean,) * 2), cache=True, parallel=True, nogil=True, error_model="numpy"
+    types.void(*(types.int64,) * 8, *(types.boolean,) * 2), cache=True, parallel=True, nogil=True, error_model="numpy"
 )
 def expand_kernel(
-    weight: int, rows: int, target: int, scratch: int, count: int, columns: int, row_bytes: int, group: int,
-    kind: int, parts: int, minima: bool, half: bool,
+    weight: int, target: int, scratch: int, tiles: int, columns: int, row_bytes: int, kind: int, parts: int,
+    minima: bool, half: bool,
 ) -> None:  # fmt: skip
-    """target[i] = the values of weight row rows[i], for i < count, [count, columns] bfloat16 (`half`) or float32.
-
-    rows: int64, or 0 for the first `count`. scratch: 128 bytes for each of `parts`.
-    """
-    groups = columns // group
-    per_block, size = 32 // group, 2 if half else 4
+    """The values of some tiles, [tiles * TILE, columns] bfloat16 (`half`) or float32. scratch: EXPANDED for each of
+    `parts`."""
+    size = 2 if half else 4
     for part in prange(parts):
-        scales = scratch + 128 * part
-        least = scales + 64
-        store_f32(least, splat(np.float32(0.0)))
-        for i in range(count * part // parts, count * (part + 1) // parts):
-            row = weight + row_bytes * (i if rows == 0 else read_i64(rows + 8 * i))
-            codes = row + (4 if minima else 2) * groups
-            for base in range(0, groups, 16):
-                here = min(16, groups - base)
-                store_f32(scales, load_f16(row + 2 * base, here))
-                if minima:
-                    store_f32(least, load_f16(row + 2 * (groups + base), here))
-                for b in range(here // per_block):
-                    block = base // per_block + b
-                    where = target + size * (i * columns + 32 * block)
-                    shift = 4 * per_block * b
-                    expand_block(codes, block, scales + shift, least + shift, kind, not minima, where, half)
+        room = scratch + part * EXPANDED
+        for tile in range(tiles * part // parts, tiles * (part + 1) // parts):
+            for block in range(columns // BLOCK):
+                expand_tile(weight + tile * TILE * row_bytes, block, kind, minima, half, room)
+                place = target + size * (tile * TILE * columns + block * BLOCK)
+                for side in range(1 if half else 2):
+                    transpose_words(room + 64 * LANES * side, 64, place + 64 * side, size * columns)

@@ -5,6 +5,11 @@ A column's value is (code - zero) * scale + minimum, where zero is 8 for codes o
 of 8 bits are signed. Of 4 bits, 64 columns share 32 bytes: byte i has the code of column i in its lower half and that
 of column 32 + i in its upper one, so that either half of the bytes is 32 columns in order. Where a row ends with half
 of such a pair, the upper halves are 0.
+
+In tiles, sixteen rows are held together, so that a vector has the same columns of all of them. A tile has as many
+bytes as its rows, and in them, for every block of 32 columns, one after the other: scales float16 [groups, rows],
+minima alike, and codes [words, rows, 4], a word being four columns of a row. Codes of 8 bits are stored 128 too high;
+of 4 bits the first four words are in the lower halves of the bytes and the last four in the upper ones.
 """
 
 from dataclasses import dataclass, replace
@@ -17,6 +22,9 @@ from torch import Tensor
 
 KINDS = ((4, 32), (4, 16), (8, 32), (8, 16))  # bits of a code, columns of a group
 BLOCK = 32  # columns come in whole blocks, of which codes of 4 bits pair two
+TILE = 16  # rows whose codes lie side by side where a weight is in tiles
+ROWS = 4  # what counts of several rows of x are filled up to, which meet a tile's codes together
+WORDS = BLOCK // 4  # of four columns, in a block
 
 
 def code_bytes(columns: int, bits: int) -> int:
@@ -31,16 +39,20 @@ def row_bytes(columns: int, bits: int, group: int, minima: bool) -> int:
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A weight [rows, columns]. data: [rows, row_bytes] uint8, contiguous; kind: an index of KINDS."""
+    """A weight [rows, columns]. data: [rows, row_bytes] uint8, contiguous; kind: an index of KINDS.
+
+    tiled: of a weight in tiles, how many rows it has: the last tile may be filled up with others. None: it is not.
+    """
 
     data: Tensor
     columns: int
     kind: int
     minima: bool
+    tiled: int | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.data), self.columns
+        return len(self.data) if self.tiled is None else self.tiled, self.columns
 
     @property
     def bits(self) -> int:
@@ -57,15 +69,65 @@ class PackedWeight:
     @cached_property
     def facts(self) -> tuple[int, int, int, int, int]:
         """What kernels are told: the address, bytes of a row, rows, columns, columns of a group."""
-        return self.data.data_ptr(), self.data.shape[1], len(self.data), self.columns, self.group
+        return self.data.data_ptr(), self.data.shape[1], self.shape[0], self.columns, self.group
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PackedWeight":
         """Itself: nothing changes it."""
         return self
 
     def __getitem__(self, rows: slice) -> "PackedWeight":
-        """Some of the rows, sharing their memory."""
-        return replace(self, data=self.data[rows])
+        """Some of the rows, sharing their memory, but for tiles of which only some rows are taken."""
+        start, stop, _ = rows.indices(self.shape[0])
+        if self.tiled is None:
+            return replace(self, data=self.data[start:stop])
+        if start % TILE or (stop % TILE and stop != self.tiled):
+            return self.picked(torch.arange(start, stop, device=self.data.device)).in_tiles()
+        return replace(self, data=self.data[start : stop + -stop % TILE], tiled=stop - start)
+
+    def in_tiles(self) -> "PackedWeight":
+        """The same weight in tiles; what fills up the last one stands for 0."""
+        if self.tiled is not None:
+            return self
+        data = F.pad(self.data, (0, 0, 0, -len(self.data) % TILE))
+        tiles, blocks, per = len(data) // TILE, self.columns // BLOCK, BLOCK // self.group
+        heads, size = 1 + self.minima, 2 * blocks * per
+        factors = [
+            data[:, size * i : size * (i + 1)].unflatten(1, (blocks, per, 2)).unflatten(0, (tiles, TILE))
+            for i in range(heads)
+        ]
+        codes = data[:, size * heads :]
+        if self.bits == 8:
+            codes = codes ^ 128
+        else:
+            pairs = codes.unflatten(1, (-1, BLOCK))
+            codes = torch.stack((pairs & 15, pairs >> 4), 2).flatten(1)[:, : self.columns]
+        words = codes.unflatten(1, (blocks, WORDS, 4)).unflatten(0, (tiles, TILE)).permute(0, 2, 3, 1, 4)
+        if self.bits == 4:
+            words = words[:, :, : WORDS // 2] | words[:, :, WORDS // 2 :] << 4
+        made = [*(factor.permute(0, 2, 3, 1, 4).flatten(2) for factor in factors), words.flatten(2)]
+        tiled = torch.cat(made, 2).flatten(1)
+        tiled = F.pad(tiled, (0, TILE * data.shape[1] - tiled.shape[1]))
+        return replace(self, data=tiled.view_as(data), tiled=len(self.data))
+
+    def picked(self, rows: Tensor) -> "PackedWeight":
+        """Some of the rows, by number, [n] int64; not in tiles."""
+        if self.tiled is None:
+            return replace(self, data=self.data[rows])
+        blocks, per, heads = self.columns // BLOCK, BLOCK // self.group, 1 + self.minima
+        size = 2 * TILE * per
+        step = size * heads + TILE * BLOCK * self.bits // 8
+        parts = self.data.view(-1, TILE * self.data.shape[1])[:, : blocks * step].unflatten(1, (blocks, step))
+        tile, lane = rows // TILE, rows % TILE
+        factors = [
+            parts[:, :, size * i : size * (i + 1)].unflatten(2, (per, TILE, 2))[tile, :, :, lane].flatten(1)
+            for i in range(heads)
+        ]
+        words = parts[:, :, size * heads :].unflatten(2, (-1, TILE, 4))[tile, :, :, lane]  # [n, blocks, words, 4]
+        if self.bits == 8:
+            codes = (words ^ 128).flatten(1)
+        else:
+            codes = in_pairs(torch.cat((words & 15, words >> 4), 2).flatten(1))
+        return replace(self, data=torch.cat([*factors, codes], 1), tiled=None)
 
     def checked(self) -> "PackedWeight":
         """This weight. Raises ValueError where its bytes are not those of such rows, or a scale is NaN or infinite."""
@@ -81,10 +143,12 @@ class PackedWeight:
     def at(self, flat: Tensor) -> Tensor:
         """The values at indices of the flattened weight, [n] int64 -> [n] float32."""
         rows, inverse = torch.unique(flat // self.columns, return_inverse=True)
-        return replace(self, data=self.data[rows]).float()[inverse, flat % self.columns]
+        return self.picked(rows).float()[inverse, flat % self.columns]
 
     def float(self) -> Tensor:
         """[rows, columns] float32: the definition of what a packed weight stands for."""
+        if self.tiled is not None:
+            return self.picked(torch.arange(self.tiled, device=self.data.device)).float()
         groups = self.columns // self.group
         scales, minima, codes = self.parts()
         values = codes.float().unflatten(1, (groups, self.group)) * scales[..., None]
@@ -106,6 +170,12 @@ class PackedWeight:
         return factors[:, :groups], factors[:, groups:], codes
 
 
+def in_pairs(codes: Tensor) -> Tensor:
+    """Codes of 4 bits [rows, columns] as the bytes of rows."""
+    pairs = F.pad(codes, (0, -codes.shape[1] % (2 * BLOCK))).unflatten(1, (-1, 2, BLOCK))
+    return (pairs[:, :, 0] | (pairs[:, :, 1] << 4)).flatten(1)
+
+
 def pack(codes: Tensor, scales: Tensor, minima: Tensor | None) -> PackedWeight | None:
     """Codes [rows, columns], 0 .. 15 as uint8 or -128 .. 127 as int8, scales and minima [rows, groups] float32.
 
@@ -121,8 +191,7 @@ def pack(codes: Tensor, scales: Tensor, minima: Tensor | None) -> PackedWeight |
             return None
     data = codes.view(torch.uint8)
     if bits == 4:
-        pairs = F.pad(codes, (0, -columns % (2 * BLOCK))).unflatten(1, (-1, 2, BLOCK))
-        data = (pairs[:, :, 0] | (pairs[:, :, 1] << 4)).flatten(1)
+        data = in_pairs(codes)
     joined = torch.cat([*(half.contiguous().view(torch.uint8) for half in halves), data], 1)
     kind = KINDS.index((bits, columns // scales.shape[1]))
     return PackedWeight(joined.contiguous(), columns, kind, minima is not None)
