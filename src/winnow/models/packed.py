@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from winnow.errors import ModelError
-from winnow.kernels.packed import PackedWeight, expand, few_of, linear, quantize, row_bytes, rows_of
+from winnow.kernels.packed import PackedWeight, expand, few_of, linear, quantize, rows_of, tiles_bytes
 
 ROWS, GROUP = 4, 32  # a weight is rounded to packed if it has at least these rows; columns that share a scale
 
@@ -144,7 +144,7 @@ def rounded_sizes(model: nn.Module, ends: Collection[nn.Module | None]) -> dict[
         rows, columns = weight.shape
         if rows >= ROWS and columns % GROUP == 0:
             bits = 8 if any(module is end for end in ends) else 4
-            found.setdefault(names[id(weight)], rows * row_bytes(columns, bits, GROUP, minima=bits == 4))
+            found.setdefault(names[id(weight)], tiles_bytes(rows, columns, bits, GROUP, minima=bits == 4))
     return found
 
 

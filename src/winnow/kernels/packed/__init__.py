@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from winnow.kernels.launch import match_torch_threads, numba_missing, parts_of_work
-from winnow.kernels.packed.weight import KINDS, ROWS, TILE, PackedWeight, pack, quantize, row_bytes
+from winnow.kernels.packed.weight import KINDS, ROWS, TILE, PackedWeight, pack, quantize, row_bytes, tiles_bytes
 
 __all__ = [
     "KINDS", "PIECE", "PackedWeight", "expand", "few_of", "few_rows", "linear", "pack", "quantize", "row_bytes",
-    "rows_of", "why_slow",
+    "rows_of", "tiles_bytes", "why_slow",
 ]  # fmt: skip
 
 PIECE = 1 << 22  # values expanded at a time: 8 MiB of bfloat16, which all layers share

@@ -37,6 +37,11 @@ def row_bytes(columns: int, bits: int, group: int, minima: bool) -> int:
     return 2 * (columns // group) * (2 if minima else 1) + code_bytes(columns, bits)
 
 
+def tiles_bytes(rows: int, columns: int, bits: int, group: int, minima: bool) -> int:
+    """Bytes of a weight in tiles."""
+    return (rows + -rows % TILE) * row_bytes(columns, bits, group, minima)
+
+
 @dataclass(frozen=True)
 class PackedWeight:
     """A weight [rows, columns]. data: [rows, row_bytes] uint8, contiguous; kind: an index of KINDS.
@@ -113,32 +118,39 @@ class PackedWeight:
         """Some of the rows, by number, [n] int64; not in tiles."""
         if self.tiled is None:
             return replace(self, data=self.data[rows])
-        blocks, per, heads = self.columns // BLOCK, BLOCK // self.group, 1 + self.minima
-        size = 2 * TILE * per
-        step = size * heads + TILE * BLOCK * self.bits // 8
-        parts = self.data.view(-1, TILE * self.data.shape[1])[:, : blocks * step].unflatten(1, (blocks, step))
+        per, size, blocks = BLOCK // self.group, self._factors, self._blocks()
         tile, lane = rows // TILE, rows % TILE
-        factors = [
-            parts[:, :, size * i : size * (i + 1)].unflatten(2, (per, TILE, 2))[tile, :, :, lane].flatten(1)
-            for i in range(heads)
-        ]
-        words = parts[:, :, size * heads :].unflatten(2, (-1, TILE, 4))[tile, :, :, lane]  # [n, blocks, words, 4]
+        factors = blocks[:, :, :size].unflatten(2, (1 + self.minima, per, TILE, 2))[tile, :, :, :, lane]
+        factors = factors.transpose(1, 2).flatten(1)  # scales of all groups before minima
+        words = blocks[:, :, size:].unflatten(2, (-1, TILE, 4))[tile, :, :, lane]  # [n, blocks, words, 4]
         if self.bits == 8:
             codes = (words ^ 128).flatten(1)
         else:
             codes = in_pairs(torch.cat((words & 15, words >> 4), 2).flatten(1))
-        return replace(self, data=torch.cat([*factors, codes], 1), tiled=None)
+        return replace(self, data=torch.cat((factors, codes), 1), tiled=None)
 
     def checked(self) -> "PackedWeight":
         """This weight. Raises ValueError where its bytes are not those of such rows, or a scale is NaN or infinite."""
-        groups = self.columns // self.group
-        head = 2 * groups * (2 if self.minima else 1)
         row = row_bytes(self.columns, self.bits, self.group, self.minima)
         if self.data.dtype != torch.uint8 or self.data.ndim != 2 or self.data.shape[1] != row:
             raise ValueError(f"rows of {list(self.data.shape)[1:]} bytes where {self.columns} columns take {row}")
-        if not bool(self.data[:, :head].contiguous().view(torch.float16).isfinite().all()):
+        if self.tiled is not None and len(self.data) != self.tiled + -self.tiled % TILE:
+            raise ValueError(f"{len(self.data)} rows in the tiles of {self.tiled}")
+        head = 2 * (self.columns // self.group) * (1 + self.minima)
+        factors = self.data[:, :head] if self.tiled is None else self._blocks()[:, :, : self._factors]
+        if not bool(factors.contiguous().view(torch.float16).isfinite().all()):
             raise ValueError("a scale that is NaN or infinite")
         return self
+
+    @property
+    def _factors(self) -> int:
+        """Bytes of the scales and minima of a block of a tile."""
+        return 2 * TILE * (BLOCK // self.group) * (1 + self.minima)
+
+    def _blocks(self) -> Tensor:
+        """Of a weight in tiles: [tiles, blocks, bytes of a block]."""
+        blocks, size = self.columns // BLOCK, self._factors + TILE * BLOCK * self.bits // 8
+        return self.data.view(-1, TILE * self.data.shape[1])[:, : blocks * size].unflatten(1, (blocks, size))
 
     def at(self, flat: Tensor) -> Tensor:
         """The values at indices of the flattened weight, [n] int64 -> [n] float32."""

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
 from winnow.errors import ModelError, UnsupportedModelError
-from winnow.kernels.packed import PackedWeight, row_bytes
+from winnow.kernels.packed import PackedWeight, tiles_bytes
 from winnow.models.gguf.blocks import PACKABLE, PIECE, dense_tensor, packed_tensor, readable
 from winnow.models.gguf.header import Header, TensorInfo, raw
 from winnow.models.packed import packable
@@ -71,7 +71,7 @@ def packed_sizes(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedMo
     for info in header.tensors.values():
         if info.name not in ROTATION and _fits(info, skeleton, names[info.name]):
             kind, (rows, columns) = PACKABLE[info.type], info.shape
-            found[names[info.name]] = rows * row_bytes(columns, kind.bits, kind.group, bool(kind.zeros))
+            found[names[info.name]] = tiles_bytes(rows, columns, kind.bits, kind.group, bool(kind.zeros))
     return skeleton, found
 
 
@@ -114,7 +114,8 @@ def _held(
     stored = raw(header, info.name)
     if _fits(info, skeleton, name) and (packed := packed_tensor(stored, info.type)) is not None:
         moved = processor.process(packed.data.numpy(), info.name).weights  # it moves rows, whatever they hold
-        return Held(replace(packed, data=torch.from_numpy(np.ascontiguousarray(moved))), info.type.name)
+        rows = replace(packed, data=torch.from_numpy(np.ascontiguousarray(moved)))
+        return Held(rows.in_tiles(), info.type.name)
     with np.errstate(all="ignore"):  # of scales that are NaN or infinite
         values = dequantize(np.asarray(stored), info.type)
     if not np.isfinite(values).all():

@@ -1,6 +1,6 @@
 """A converted model: a directory with transformers' own configuration and tokenizer, and packed tensors.
 
-model-*.safetensors   floats under their names; a packed weight as [rows, row_bytes] uint8
+model-*.safetensors   floats under their names; a packed weight in tiles, as [rows, row_bytes] uint8
 packed.json           what each tensor is: {"format", "source": {"name", "sha256", "bytes"}, "files": {name: bytes},
                       "tensors": {name: {"type"} or {"type", "kind", "minima", "columns"}}}
 """
@@ -24,7 +24,7 @@ from winnow.kernels.packed import KINDS, PackedWeight
 from winnow.models.files import PACKED, read_object
 from winnow.models.gguf.convert import SHARD, Held
 
-FORMAT = 2  # of packed.json and of what the converter makes: a file converted by another is converted again
+FORMAT = 3  # of packed.json and of what the converter makes: a file converted by another is converted again
 
 
 def write_directory(
@@ -73,7 +73,7 @@ def _write_tensors(made: Path, tensors: Iterable[tuple[str, Held]]) -> dict[str,
     for name, held in tensors:
         facts[name] = {"type": held.type}
         if isinstance(value := held.value, PackedWeight):
-            facts[name] |= {"kind": value.kind, "minima": value.minima, "columns": value.columns}
+            facts[name] |= {"kind": value.kind, "minima": value.minima, "columns": value.columns, "rows": value.tiled}
         waiting[name] = value.data if isinstance(value, PackedWeight) else value.contiguous()
         if sum(tensor.nbytes for tensor in waiting.values()) > SHARD:
             flush()
@@ -97,7 +97,9 @@ def read_record(directory: Path) -> dict[str, Any]:
             if (directory / name).stat().st_size != size:
                 raise ValueError(f"{name} does not have {size:,} bytes")
         for facts in record["tensors"].values():
-            if "kind" in facts and not (facts["kind"] in range(len(KINDS)) and facts["columns"] % 32 == 0):
+            if "kind" not in facts:
+                continue
+            if not (facts["kind"] in range(len(KINDS)) and facts["columns"] % 32 == 0 and type(facts["rows"]) is int):
                 raise ValueError("a packed tensor of an unknown kind")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelError(f"{directory}: is damaged ({error}); import the GGUF file again") from error
@@ -114,7 +116,8 @@ def read_tensors(directory: Path, record: dict[str, Any]) -> Iterator[tuple[str,
                     mine = facts.pop(name)
                     value = file.get_tensor(name)
                     if "kind" in mine:
-                        value = PackedWeight(value, mine["columns"], mine["kind"], mine["minima"]).checked()
+                        form = mine["columns"], mine["kind"], mine["minima"], mine["rows"]
+                        value = PackedWeight(value, *form).checked()
                     yield name, Held(value, mine["type"])
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ModelError(f"{directory}: its tensors are damaged ({error}); import the GGUF file again") from error

@@ -130,7 +130,6 @@ def _built(
         types[name] = held.type
         owner, _, last = name.rpartition(".")
         if isinstance(value := held.value, PackedWeight):
-            value = value.in_tiles()
             if not dense:
                 put_packed(model, owner, value, dtype)
                 continue
