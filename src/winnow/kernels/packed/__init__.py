@@ -66,7 +66,7 @@ def expand(weight: PackedWeight, dtype: torch.dtype, *, shared: bool = False) ->
         return weight.float().to(dtype)
     rows, columns = len(weight.data), weight.columns
     out = _memory(dtype, rows * columns)[: rows * columns] if shared else torch.empty(rows * columns, dtype=dtype)
-    _expand(weight, out)
+    _expand(weight, out, len(weight.data) // TILE)
     return out.view(rows, columns)[: weight.shape[0]]
 
 
@@ -74,7 +74,11 @@ def rows_of(weight: PackedWeight, ids: Tensor, dtype: torch.dtype) -> Tensor:
     """Some rows as floats: [...] int64 -> [..., columns]. Raises IndexError where there is no such row."""
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < weight.shape[0]:
         raise IndexError(f"rows {int(ids.min())} to {int(ids.max())} of a weight with {weight.shape[0]}")
-    return weight.picked(ids.flatten()).float().to(dtype).view(*ids.shape, -1)
+    if why_slow(weight) is not None or dtype not in DIRECT:
+        return weight.picked(ids.flatten()).float().to(dtype).view(*ids.shape, -1)
+    ids, out = ids.contiguous(), torch.empty(*ids.shape, weight.columns, dtype=dtype)
+    _expand(weight, out, ids.numel(), ids.data_ptr())
+    return out
 
 
 @functools.cache
@@ -132,16 +136,16 @@ def _kernels() -> tuple[Any, Any, bool]:
     return product_kernel, scratch_bytes, HAS_BYTE_DOT
 
 
-def _expand(weight: PackedWeight, out: Tensor) -> None:
-    """All tiles, one after the other."""
+def _expand(weight: PackedWeight, out: Tensor, count: int, rows: int = 0) -> None:
+    """So many tiles, or rows, whose numbers are at an address."""
     from winnow.kernels.packed.cpu import EXPANDED, expand_kernel
 
     threads = parts_of_work()
     scratch = _memory(torch.uint8, EXPANDED * threads)
     match_torch_threads()
     expand_kernel(
-        weight.data.data_ptr(), out.data_ptr(), scratch.data_ptr(), len(weight.data) // TILE, weight.columns,
-        weight.data.shape[1], weight.kind, threads, weight.minima, out.dtype == torch.bfloat16,
+        weight.data.data_ptr(), rows, out.data_ptr(), scratch.data_ptr(), count, weight.columns, weight.data.shape[1],
+        weight.kind, threads, weight.minima, out.dtype == torch.bfloat16,
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from winnow.kernels.simd import (
     maximum,
     mul,
     read_f32,
+    read_i64,
     splat,
     store_f32,
     sum_lanes,
@@ -153,20 +154,27 @@ def scratch_bytes(rows: int, columns: int) -> int:
 
 
 @njit(
-    types.void(*(types.int64,) * 8, *(types.boolean,) * 2), cache=True, parallel=True, nogil=True, error_model="numpy"
+    types.void(*(types.int64,) * 9, *(types.boolean,) * 2), cache=True, parallel=True, nogil=True, error_model="numpy"
 )
 def expand_kernel(
-    weight: int, target: int, scratch: int, tiles: int, columns: int, row_bytes: int, kind: int, parts: int,
+    weight: int, rows: int, target: int, scratch: int, count: int, columns: int, row_bytes: int, kind: int, parts: int,
     minima: bool, half: bool,
 ) -> None:  # fmt: skip
-    """The values of some tiles, [tiles * TILE, columns] bfloat16 (`half`) or float32. scratch: EXPANDED for each of
-    `parts`."""
+    """The values of `count` tiles, [count * TILE, columns], or of as many rows, [count, columns], at `target`.
+
+    rows: their numbers, int64; 0: tiles. bfloat16 (`half`) or float32. scratch: EXPANDED for each of `parts`.
+    """
     size = 2 if half else 4
     for part in prange(parts):
         room = scratch + part * EXPANDED
-        for tile in range(tiles * part // parts, tiles * (part + 1) // parts):
+        for item in range(count * part // parts, count * (part + 1) // parts):
+            row = TILE * item if rows == 0 else read_i64(rows + 8 * item)
             for block in range(columns // BLOCK):
-                expand_tile(weight + tile * TILE * row_bytes, block, kind, minima, half, room)
-                place = target + size * (tile * TILE * columns + block * BLOCK)
-                for side in range(1 if half else 2):
-                    transpose_words(room + 64 * LANES * side, 64, place + 64 * side, size * columns)
+                expand_tile(weight + row // TILE * TILE * row_bytes, block, kind, minima, half, room)
+                place = target + size * (item * (TILE if rows == 0 else 1) * columns + block * BLOCK)
+                if rows == 0:
+                    for side in range(1 if half else 2):
+                        transpose_words(room + 64 * LANES * side, 64, place + 64 * side, size * columns)
+                    continue
+                for word in range(size * BLOCK // 4):
+                    write_f32(place + 4 * word, read_f32(room + 4 * (LANES * word + row % TILE)))
