@@ -88,4 +88,5 @@ class Shadow(Reader):
         self._reader.slow = slow
         if chosen is not None and chosen is not views:
             kv_heads = len(views[0].keys)
-            found[row.layer] = torch.cat([view.positions.expand(kv_heads, -1) for view in chosen], 1)
+            read = [each if isinstance(each, View) else each.view for each in chosen]
+            found[row.layer] = torch.cat([view.positions.expand(kv_heads, -1) for view in read], 1)

@@ -6,6 +6,8 @@ are read. Every function takes the address of the frame, of a layer's row in its
 and weights of norms and dense products, are bfloat16 or float32.
 """
 
+from typing import Any
+
 from numba import njit, prange, types
 
 from winnow.kernels.attend.cpu_codes import attend_codes, codes_floats
@@ -333,9 +335,10 @@ def layers_kernel(frame: int, layers: int, half: bool) -> None:
         read_i64(frame + 8 * t.STAGES),
     )
     for thread in prange(members):
-        size = join(team, types.int64(thread), members)
         # Of one type whether it is counted by a loop of threads or not: what is called is compiled once.
-        first = types.int64(thread) if size > 1 else types.int64(0)
+        member: Any = types.int64(thread)
+        size = join(team, member, members)
+        first: Any = member if size > 1 else types.int64(0)
         for index in range(layers if size > 0 else 0):
             layer = read_i64(frame + 8 * t.LAYERS) + 8 * t.LAYER * index
             if stages & t.BEFORE:
