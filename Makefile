@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Workers, and the many processes that tests start, read what one of them has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-full lint format bench results clean
 
 demo: $(STAMP)  ## eight questions about a real document, under full attention and plans

@@ -1,6 +1,7 @@
 """Parameters: their types and bounds, checked against a dataclass's own annotations, and where they matter."""
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -45,17 +46,23 @@ def that_matter(kind: Any, matters: Mapping[str, Where], values: Mapping[str, An
 def wrong_type(record: Any) -> str | None:
     """What is wrong with the first field of a dataclass whose value does not have its annotated type, or lies outside
     the bounds of the annotation (of annotated_types); None: nothing."""
-    hints, full = (typing.get_type_hints(type(record), include_extras=extras) for extras in (False, True))
-    for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
-        if not _is_a(value, hints[field.name]):
-            return f"{field.name}={value!r} must be {_spell(hints[field.name])}"
-        for limits in _limits(full[field.name]):
+    for name, (hint, bounds) in _hints(type(record)).items():
+        value = getattr(record, name)
+        if not _is_a(value, hint):
+            return f"{name}={value!r} must be {_spell(hint)}"
+        for limits in bounds:
             numbers = value if isinstance(value, (tuple, list)) else (value,)
             if not all(number is None or _within(number, limits) for number in numbers):
                 shown = list(value) if isinstance(value, tuple) else value
-                return f"{field.name}={shown!r} must be {_spell_limits(limits)}"
+                return f"{name}={shown!r} must be {_spell_limits(limits)}"
     return None
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, tuple[Any, tuple[Interval, ...]]]:
+    """Per field of a dataclass its type and bounds: Python reads annotations anew each time that it is asked."""
+    hints, full = (typing.get_type_hints(kind, include_extras=extras) for extras in (False, True))
+    return {field.name: (hints[field.name], (*_limits(full[field.name]),)) for field in dataclasses.fields(kind)}
 
 
 def type_name(hint: Any) -> str:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pytest
 from benchmarks.forks import ForksRun, measure_here, summarise_forks
 from benchmarks.forks_command import COLUMNS
 
@@ -31,6 +32,7 @@ def test_medians_of_each_count():
     assert [(row.samples, row.grown_bytes) for row in summarise_forks(runs)] == [(1, 6), (2, 5)]
 
 
+@pytest.mark.usefixtures("forking")
 def test_table_and_json(bench, tiny, tmp_path):
     out = tmp_path / "forks.json"
     result = bench("forks", "-m", tiny, "-l", 50, "--samples", 1, "--samples", 3, "--steps", 2, "--out", out)

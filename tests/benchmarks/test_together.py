@@ -1,11 +1,12 @@
 """`python -m benchmarks together`: who decodes with whom, what is compared, what the floor is made of."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
 from benchmarks.continuous import Continuous, steps_of_all
-from benchmarks.speed import STOCK
+from benchmarks.speed import STOCK, machine_rates
 from benchmarks.together import MIXED, Arm, Turn, arms_of, measure_together, products_s, summarise_together
 from benchmarks.together_command import COLUMNS
 
@@ -15,6 +16,12 @@ from winnow import LLM, Plan
 from winnow.kernels.launch import numba_missing
 
 FULL, STREAMING = Plan(), Plan.parse("streaming(sink=4, recent=16)")
+
+
+@pytest.fixture(autouse=True)
+def _little(monkeypatch):
+    """What the machine reads is measured on less than a gigabyte."""
+    monkeypatch.setattr("benchmarks.together.machine_rates", partial(machine_rates, size=1000, side=16))
 
 
 def test_every_plan_alone_and_for_all_and_all_mixed():

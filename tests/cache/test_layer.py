@@ -26,10 +26,10 @@ def units(positions):
 def check(cache, expected):
     """expected: the positions that are live, per head."""
     keys, values, positions = cache.live()
-    for head, kept in enumerate(expected):
-        assert positions.expand(KV_HEADS, -1)[head].tolist() == kept
-        torch.testing.assert_close(keys[head], units(kept)[head])
-        torch.testing.assert_close(values[head], -units(kept)[head])
+    told = torch.stack([units(kept)[head] for head, kept in enumerate(expected)])
+    assert positions.expand(KV_HEADS, -1).tolist() == expected
+    assert torch.equal(keys, told)
+    assert torch.equal(values, -told)
     assert cache.length == len(expected[0])
     assert cache.nbytes == keys.nbytes + values.nbytes
 

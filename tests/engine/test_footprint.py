@@ -127,13 +127,13 @@ from pathlib import Path
 from transformers import LlamaConfig, LlamaForCausalLM
 from winnow import LLM, SamplingParams
 
-hidden, mlp, dtype, weights, chunk, plan = json.loads(sys.argv[1])
+hidden, mlp, layers, dtype, weights, chunk, plan = json.loads(sys.argv[1])
 def status(field):
     return 1024 * int(re.search(rf"{field}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 torch.manual_seed(0)
 config = LlamaConfig(
-    vocab_size=1000, hidden_size=hidden, intermediate_size=mlp, num_hidden_layers=4, num_attention_heads=hidden // 64,
-    num_key_value_heads=hidden // 256, max_position_embeddings=65536,
+    vocab_size=1000, hidden_size=hidden, intermediate_size=mlp, num_hidden_layers=layers,
+    num_attention_heads=hidden // 64, num_key_value_heads=hidden // 256, max_position_embeddings=65536,
 )
 model = LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
 llm = LLM(model, weights=weights, prefill_chunk=chunk)
@@ -150,19 +150,24 @@ print(json.dumps([took, done.stats.total_bytes, asdict(llm.decoder.shape)]))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads resident memory as Linux counts it")
-def test_the_memory_of_a_process_is_what_the_formula_says():
-    hidden, mlp, chunk = 1024, 4096, 2048
-    cases = [
+@pytest.mark.parametrize(
+    ("hidden", "layers", "chunk"), [(512, 3, 1024), pytest.param(1024, 4, 2048, marks=pytest.mark.full)]
+)
+@pytest.mark.parametrize(
+    ("dtype", "weights", "plan"),
+    [
         ("bfloat16", "auto", "full"), ("float32", "auto", "full"), ("bfloat16", "int4", "full"),
         ("bfloat16", "auto", "h2o(budget=1024)"), ("bfloat16", "auto", "lazyllm(layers=[1], keep=0.5)"),
-    ]  # fmt: skip
-    for dtype, weights, plan in cases:
-        given = json.dumps([hidden, mlp, dtype, weights, chunk, plan])
-        [ended] = forked.run([["-c", MEASURED, given]])
-        assert ended.code == 0, ended.err
-        took, held, facts = json.loads(ended.out)
-        shape = ModelShape(**{name: tuple(each) if isinstance(each, list) else each for name, each in facts.items()})
-        size = shape.element_bytes
-        expanded = 2 * PIECE * size if weights == "int4" else hidden * mlp * size
-        said = Footprints(Plan.parse(plan), shape, 4, chunk, expanded, Deep.none).of(4 * chunk)
-        assert said.working / 3 < took - held <= said.working + SLACK, (dtype, weights, plan, took, held)
+    ],
+)  # fmt: skip
+def test_the_memory_of_a_process_is_what_the_formula_says(hidden, layers, chunk, dtype, weights, plan):
+    mlp = 4096
+    given = json.dumps([hidden, mlp, layers, dtype, weights, chunk, plan])
+    [ended] = forked.run([["-c", MEASURED, given]])
+    assert ended.code == 0, ended.err
+    took, held, facts = json.loads(ended.out)
+    shape = ModelShape(**{name: tuple(each) if isinstance(each, list) else each for name, each in facts.items()})
+    size = shape.element_bytes
+    expanded = 2 * PIECE * size if weights == "int4" else hidden * mlp * size
+    said = Footprints(Plan.parse(plan), shape, 4, chunk, expanded, Deep.none).of(4 * chunk)
+    assert said.working / 3 < took - held <= said.working + SLACK

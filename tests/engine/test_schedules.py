@@ -17,7 +17,10 @@ from winnow.runtime.heads import HeadsConfig, RetainingHeads
 
 PLANS = [*(str(plan_of(name, policy.trial)) for name, policy in POLICIES.items()), *COMBINED]
 ALWAYS, ALL = 30, 1000
-SEEDS = [pytest.param(seed, marks=() if seed < ALWAYS else pytest.mark.full) for seed in range(ALL)]
+
+
+def marked(seed: int, *marks: pytest.MarkDecorator) -> object:
+    return pytest.param(seed, marks=(*marks, *[pytest.mark.full] * (seed >= ALWAYS)))
 
 
 def alone(llm: LLM, asked: dict, tokens: list[int]) -> torch.Tensor:
@@ -86,7 +89,7 @@ def scheduled(llm: LLM, seed: int, rng: random.Random, lengths: tuple[int, ...])
             yield asked[number], completion
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", map(marked, range(ALL)))
 def test_company_changes_nothing(seed):
     rng = random.Random(seed)
     llm = small_llm(rng.choice(("llama", "gemma2", "llama-9-3")))
@@ -98,12 +101,19 @@ def test_company_changes_nothing(seed):
                 assert value == pytest.approx(float(row[each]), abs=close)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_company_changes_no_bit_of_a_deterministic_model(seed):
+def drawn(seed):
+    """A model, on how many threads it runs, and what its requests are drawn from."""
     rng = random.Random(seed)
-    name, packed = rng.choice((("qwen3", False), ("qwen3", True), ("llama-9-3", False), ("qwen3_moe", False)))
-    llm = exact_llm(name, packed)
-    torch.set_num_threads(rng.choice((1, 2)))
+    model = rng.choice((("qwen3", False), ("qwen3", True), ("llama-9-3", False), ("qwen3_moe", False)))
+    return model, rng.choice((1, 2)), rng
+
+
+# Two threads wait for each other at every operation where another worker has one of their cores.
+@pytest.mark.parametrize("seed", [marked(seed, *[pytest.mark.threads] * (drawn(seed)[1] == 2)) for seed in range(ALL)])
+def test_company_changes_no_bit_of_a_deterministic_model(seed):
+    model, threads, rng = drawn(seed)
+    llm = exact_llm(*model)
+    torch.set_num_threads(threads)
     for request, completion in scheduled(llm, seed, rng, (12, 33, 70, 111)):
         expected = alone(llm, request, completion.token_ids)
         for row, report in zip(expected, completion.logprobs, strict=True):

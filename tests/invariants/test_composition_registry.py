@@ -39,6 +39,7 @@ def joined(names, off=()):
     return Plan(**{POLICIES[name].verb: POLICIES[name](**parameters) for name, parameters in chosen.items()})
 
 
+@cache
 def refusal(names):
     try:
         joined(names).validate(SHAPE)

@@ -4,13 +4,13 @@ import errno
 import os
 import random
 import signal
-import subprocess
 import sys
 import types
 
 import pytest
 import torch
 
+import forked
 from covering import covered
 from mappings import mappings, on_disk, resident
 from models import small_model
@@ -266,25 +266,23 @@ def test_its_text_gives_it_back(tmp_path):
 
 
 KILLED = """
-import sys
+import os, sys
 from tiny import tiny_model
 from winnow import LLM
 
 session = LLM(tiny_model()).session(plan=f"mapped(path={sys.argv[1]!r})", max_tokens=4)
 session.feed([5] * 3000)
-print(open("/proc/self/maps").read().count(sys.argv[1]), flush=True)
+print(open("/proc/self/maps").read().count(sys.argv[1]), os.getpid(), flush=True)
 sys.stdin.read()
 """
 
 
 def test_nothing_is_left_by_a_process_that_is_killed(tmp_path):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert int(process.stdout.readline()) == 2
-        assert os.listdir(tmp_path) == []
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+    process = forked.start(["-c", KILLED, tmp_path])
+    files, number = map(int, process.stdout.readline().split())
+    assert files == 2
+    assert os.listdir(tmp_path) == []
+    os.kill(number, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     assert os.listdir(tmp_path) == []

@@ -1,5 +1,6 @@
 """Layers taken several at once, against the same layers driven one by one."""
 
+import functools
 import importlib
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ import torch
 from transformers import Phi3Config
 
 import models
+from covering import marked
 from models import SMALL, small_model, stock_logits
 from trials import small_llm
 from winnow import LLM, SamplingParams
@@ -78,7 +80,9 @@ FAMILIES = [MODELS[name] for name in description.KNOWN]  # who claims a family h
 each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
+@functools.cache
 def llm_of(family, dtype=torch.float32, packed=False):
+    """Tests share it, and put back what they change."""
     model = small_model(family, dtype=dtype)
     if packed:
         quantize_model(model)
@@ -131,18 +135,22 @@ def taken(both):
 
 OLDEST = FAMILIES[:4]
 EVERYWHERE = [*[*PLANS][1:3], SLOWFAST]  # beside full attention, of which the next test is
+WIDE, WINDOWED = ("llama-9-3", "qwen3"), ("mistral", "qwen2-wide")
 CASES = [(plan, family) for plan in PLANS for family in (FAMILIES if plan in EVERYWHERE else OLDEST)]
-CASES = [case for case in CASES if "tidal" not in case[0] or case[1] in ("llama-9-3", "qwen3")]  # needs a wide layer
+CASES = [case for case in CASES if "tidal" not in case[0] or case[1] in WIDE]  # needs a wide layer
+# Every time: every plan on one of those without windows and on one of those with, turn by turn; some everywhere.
+ALWAYS = [(plan, of[at % 2]) for at, plan in enumerate(PLANS) for of in (WIDE, WINDOWED)]
+ALWAYS += [case for case in CASES if case[0] in EVERYWHERE]
 
 
-@pytest.mark.parametrize(("plan", "family"), CASES)
+@pytest.mark.parametrize(("plan", "family"), marked(CASES, ALWAYS))
 def test_equals_driven_layers(plan, family, text, taken):
     llm = llm_of(family)
     expected = fed(llm, text[:PROMPT], text[PROMPT:], plan, take=False)
     taken.clear()
     got = fed(llm, text[:PROMPT], text[PROMPT:], plan, take=True)
     torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
-    if family in ("llama-9-3", "qwen3"):
+    if family in WIDE:
         assert len(taken) <= (4 - PLANS[plan]) * (len(text) - PROMPT)
 
 
@@ -389,7 +397,7 @@ def test_an_adapter_beside_packed_weights_is_driven(family, name, text, taken):
 
 def test_weights_that_lie_elsewhere_are_found_again(text):
     """Put in the place of others while no sequence runs, as libraries that load adapters do."""
-    llm = llm_of("llama-9-3")
+    llm = llm_of.__wrapped__("llama-9-3")
     before = llm.logits(text, decode_from=PROMPT)
     with torch.no_grad():
         for layer in llm.model.model.layers:
@@ -437,7 +445,7 @@ def test_a_layer_that_is_not_what_its_family_says_is_driven(change):
 def test_kernels_are_loaded_that_a_model_can_use(family, packed, loaded, monkeypatch):
     names, true = [], importlib.import_module
     monkeypatch.setattr(importlib, "import_module", lambda name, *rest: names.append(name) or true(name, *rest))
-    llm_of(family, torch.bfloat16, packed)
+    llm_of.__wrapped__(family, torch.bfloat16, packed)
     assert {name for name in (PACKED, LAYERS) if f"winnow.kernels.{name}" in names} == loaded
 
 
