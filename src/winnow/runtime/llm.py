@@ -178,6 +178,7 @@ class LLM:
         max_step_s: float | None = None,
         max_cache_bytes: int | None = None,
         max_sequences: int | None = None,
+        retain_bytes: int = 0,
         progress: Callable[[int], None] = lambda tokens: None,
     ) -> Engine:
         """What continues requests that come and go at any time; see `Engine`."""
@@ -187,6 +188,7 @@ class LLM:
             max_step_s=max_step_s,
             max_cache_bytes=max_cache_bytes,
             max_sequences=max_sequences,
+            retain_bytes=retain_bytes,
             progress=progress,
         )
 
