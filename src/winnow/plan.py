@@ -60,7 +60,7 @@ class Plan:
         return next((policy for policy in (self.prompt, self.compute) if not policy.identity), None)
 
     def prefix_stable(self, n: int, deep: Deep) -> int:
-        """Of the first `n` tokens of a sequence, how many a longer prompt may go on from; see `Policy.prefix_stable`."""
+        """Of the first `n` tokens of a sequence, how many a longer prompt may go on from, as all policies say."""
         while (stable := min(policy.prefix_stable(n, deep) for policy in self.policies.values())) < n:
             n = stable  # some agree to certain numbers only
         return n

@@ -1,6 +1,5 @@
 """What a policy says may be gone on from is what a longer prompt would have computed itself."""
 
-import pytest
 import torch
 
 from covering import covered

@@ -64,8 +64,10 @@ def test_a_completion_is_that_of_generate(app, llm):
         "prompt_tokens": 9,
         "completion_tokens": 9,
         "total_tokens": 18,
+        "prompt_tokens_details": {"cached_tokens": 0},
         "winnow": {
             "plan": "full",
+            "cached_tokens": 0,
             "rows_computed": stats.rows_computed,
             "rows_full": stats.rows_full,
             "units_read": stats.units_read,

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from winnow.cache.memory import COPIED
@@ -103,8 +103,11 @@ class Engine:
         [request] = self._llm.check([prompt], params, plan=plan, truncate=truncate)
         return self.enqueue(request)
 
-    def enqueue(self, request: Request) -> int:
-        """Queue a request of `LLM.check`. Raises CapacityError where it can never fit, InputError after `close`."""
+    def enqueue(self, request: Request, progress: Callable[[int], None] | None = None) -> int:
+        """Queue a request of `LLM.check`. Raises CapacityError where it can never fit, InputError after `close`.
+
+        progress: told of its prompt's tokens, instead of the engine's.
+        """
         arrived, llm, params = time.perf_counter(), self._llm, request.params
         deep = request.plan.compute.full_depth(request.ids, llm.services)
         shape, new = llm.decoder.shape, params.max_tokens - 1
@@ -123,7 +126,8 @@ class Engine:
                 raise InputError("the engine is closed; make a new one")
             self._count += 1
             keep = self._keep if self._retained.most else None
-            entry = Entry(self._count, request, arrived, bound, self._outputs.append, self._progress, keep)
+            told = progress or self._progress
+            entry = Entry(self._count, request, arrived, bound, self._outputs.append, told, keep)
             self._waiting.append(entry)
         return entry.id
 
@@ -169,6 +173,21 @@ class Engine:
         """Step until nothing is left to do."""
         while not self.idle:
             yield from self.step()
+
+    def follow(self, request: Request, progress: Callable[[int], None] | None = None) -> Generator[Output, None, None]:
+        """Queue a request, step until it has ended, and yield what that brings to it; closed before, it is aborted.
+
+        Raises like `enqueue`, and what has ended it.
+        """
+        number = self.enqueue(request, progress)
+        try:
+            for output in self.run():
+                if output.request_id == number:
+                    if output.completion is not None and output.completion.error is not None:
+                        raise output.completion.error
+                    yield output
+        finally:
+            self.abort(number)
 
     @property
     def idle(self) -> bool:

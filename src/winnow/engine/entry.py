@@ -75,7 +75,7 @@ class Entry:
             if not isinstance(error, Exception):
                 raise
             return
-        told = {"progress": self.progress, "mark": mark}
+        told: dict[str, Any] = {"progress": self.progress, "mark": mark}
         self.jobs = [_Prompt(state, prompt[state.position :], **told, entry=self, decoder=decoder, tokenizer=tokenizer)]
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:

@@ -108,8 +108,8 @@ class Retained:
         return found, most
 
     def shrink(self, most: int, sparing: Kept | None = None) -> None:
-        """Let the least recently used go until no more than so many bytes are left, `sparing` last."""
-        for kept in [*(each for each in self._kept if each is not sparing), *([sparing] if sparing else [])]:
+        """Let the least recently used go until no more than so many bytes are left, but for `sparing`."""
+        for kept in [each for each in self._kept if each is not sparing]:
             if self.nbytes <= min(most, self.most):
                 return
             self.drop(kept)

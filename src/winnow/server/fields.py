@@ -123,6 +123,7 @@ class Asking(Body):
 
     model: str | None = None
     plan: Annotated[str, Field(max_length=2000)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
