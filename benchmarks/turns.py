@@ -34,8 +34,8 @@ class TurnTaken:
 
 @dataclass(frozen=True)
 class TurnsRow:
-    """A plan, over its chats. first_s: TTFT of first turns, the median; later_s: of the others; of_first, worst: these over the
-    first of their chat, the median and the largest; new: tokens computed in a later turn, the median."""
+    """A plan, over its chats. first_s: TTFT of first turns, the median; later_s: of the others; of_first, worst: these
+    over the first of their chat, the median and the largest; new: tokens computed in a later turn, the median."""
 
     plan: str
     chats: int
