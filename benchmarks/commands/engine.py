@@ -1,4 +1,4 @@
-"""`steps`, `overhead`, `together`, `arrival`, `turns`, `mapped`, `forks`, `stores`: what tokens take, and are held in."""
+"""`steps`, `overhead`, `together`, `arrival`, `turns`, `mapped`, `forks`, `stores`: what tokens take, and lie in."""
 
 from dataclasses import dataclass
 from pathlib import Path
