@@ -1,4 +1,4 @@
-"""Whatever is sent, a server says what is wrong with it and answers the next: seeded bodies, and connections cut short."""
+"""Whatever is sent, a server says what is wrong with it and answers the next: seeded bodies, connections cut short."""
 
 import http.client
 import json
@@ -16,6 +16,10 @@ GOOD = {"prompt": "ab", "max_tokens": 3, "temperature": 0}
 LIMITS = {"default_max_tokens": 4, "max_cache_mib": 2.0, "timeout_s": 2.0, "max_body_mib": 0.1, "retain_mib": 0.5}
 
 
+def _schema(schema):
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+
+
 @pytest.mark.parametrize("first", BATCHES)
 def test_no_body_breaks_it(new, first, caplog):
     """Every answer is one that OpenAI's clients can read; none speaks of the inside; bytes go back."""
@@ -24,7 +28,7 @@ def test_no_body_breaks_it(new, first, caplog):
     for seed in range(first, first + TOGETHER):
         path, data = hostile(seed)
         reply = ask(app, path, raw=data)
-        assert reply.status in (200, 400, 408, 413), (seed, reply.status, reply.body[:300])
+        assert reply.status in (200, 400, 404, 408, 413), (seed, reply.status, reply.body[:300])
         if reply.status != 200:
             error = reply.json["error"]
             assert set(error) == {"message", "type", "param", "code"}, seed
@@ -37,6 +41,21 @@ def test_no_body_breaks_it(new, first, caplog):
     assert service.engine.retained_bytes <= 2**19
     assert ask(app, "/v1/completions", GOOD).json["choices"] == expected
     assert not [record for record in caplog.records if record.exc_info], caplog.text
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({**GOOD, "\ud83d": 1}, "\\ud83d"),
+        ({**GOOD, "response_format": _schema({"enum": ["x", {"a": -(2**63)}]})}, None),
+        ({**GOOD, "response_format": _schema({"const": -(2**63) + 512})}, None),
+    ],
+)
+def test_what_has_broken_it_once(new, body, param):
+    """A name that is no text, and numbers with which llguidance ends the process."""
+    _, app = new(**LIMITS)
+    reply = ask(app, "/v1/completions", body)
+    assert (reply.status, reply.json["error"]["param"]) == (400, param), reply.body
 
 
 def test_the_bodies_are_of_all_kinds(new):
