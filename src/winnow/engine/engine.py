@@ -12,13 +12,11 @@ from winnow.engine.entry import Entry
 from winnow.engine.job import step
 from winnow.engine.pace import Pace
 from winnow.engine.request import Output, Request
-from winnow.engine.retained import Retained, prefix_of
+from winnow.engine.retained import FAR, Retained, prefix_of
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
 from winnow.runtime.sequence import Sequence
 from winnow.sampling import SamplingParams
-
-FAR = 2**62  # bytes that nothing has
 
 if TYPE_CHECKING:
     from winnow.runtime.llm import LLM, Prompt

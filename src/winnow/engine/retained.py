@@ -11,6 +11,8 @@ from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.sequence import Prefix, Sequence, frequencies_of
 
+FAR = 2**62  # bytes that nothing has
+
 
 @dataclass(eq=False)
 class Kept:
