@@ -162,6 +162,15 @@ def test_other_weights_are_others(text):
         got = answer(engine, PROMPT, logprobs=1)
         assert got.stats.cached_tokens == 0
         assert len(engine._retained) == 1
+        engine.add(PROMPT[::-1], params(9))
+        while not engine.running:
+            engine.step()
+        with torch.no_grad():  # what has begun with the old ones is of no use either
+            llm.model.model.layers[1].mlp.up_proj.weight.mul_(2)
+        list(engine.run())
+        assert answer(engine, [*PROMPT[::-1], 9]).stats.cached_tokens == 0
+        with torch.no_grad():
+            llm.model.model.layers[1].mlp.up_proj.weight.mul_(0.5)
         assert got.token_ids == answer(llm.engine(), PROMPT, logprobs=1).token_ids
 
 

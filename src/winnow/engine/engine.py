@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from winnow.cache.memory import COPIED
@@ -12,7 +13,7 @@ from winnow.engine.entry import Entry
 from winnow.engine.job import step
 from winnow.engine.pace import Pace
 from winnow.engine.request import Output, Request
-from winnow.engine.retained import FAR, Retained, prefix_of
+from winnow.engine.retained import FAR, Kind, Retained, prefix_of
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
 from winnow.runtime.sequence import Sequence
@@ -123,9 +124,8 @@ class Engine:
             if self._closed:
                 raise InputError("the engine is closed; make a new one")
             self._count += 1
-            keep = self._keep if self._retained.most else None
             told = progress or self._progress
-            entry = Entry(self._count, request, arrived, bound, self._outputs.append, told, keep)
+            entry = Entry(self._count, request, arrived, bound, self._outputs.append, told)
             self._waiting.append(entry)
         return entry.id
 
@@ -255,15 +255,17 @@ class Engine:
         prefix = mark = None
         if retained.most:
             deep = request.plan.compute.full_depth(request.ids, llm.services)
-            kept, tokens = retained.find(request, deep) or (None, 0)
+            kind = retained.kind(request)
+            kept, tokens = retained.find(request, kind, deep) or (None, 0)
             retained.shrink(self._room, sparing=kept)
             prefix = None if kept is None else prefix_of(kept, tokens, self._room)
             mark = retained.mark(request.plan, deep)
+            entry.keep = partial(self._keep, kind)
         entry.begin(llm.decoder, llm.tokenizer, self._chunk, prefix, mark)
         retained.shrink(self._room)
 
-    def _keep(self, request: Request, ids: list[int], state: Sequence) -> None:
-        self._retained.put(request, ids, state)
+    def _keep(self, kind: Kind, ids: list[int], state: Sequence) -> None:
+        self._retained.put(kind, ids, state)
         self._retained.shrink(self._room)
 
     @property

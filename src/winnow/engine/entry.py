@@ -22,8 +22,8 @@ from winnow.stats import Stats
 class Entry:
     """A request and what has become of it.
 
-    bound: the most bytes that its samples ever hold. emit: told of every output. keep: takes a sequence, and the tokens
-    that it has seen, to be retained; None: nothing is. jobs: none while it waits; its prompt; its samples, those that
+    bound: the most bytes that its samples ever hold. emit: told of every output. keep: takes tokens and a sequence
+    that has seen them, to be retained; None: nothing is. jobs: none while it waits; its prompt; its samples, those that
     have ended too. pinned: bytes of units of others, in memory that it shares.
     """
 
@@ -33,7 +33,7 @@ class Entry:
     bound: Bound
     emit: Callable[[Output], None]
     progress: Callable[[int], None]
-    keep: Callable[[Request, list[int], Sequence], None] | None = None
+    keep: Callable[[list[int], Sequence], None] | None = None
     jobs: list[Job] = field(default_factory=list)
     ended: bool = False
     pinned: int = 0
@@ -102,7 +102,7 @@ class Entry:
         if self.keep is None or sample.finish_reason == "error":
             sample.state.release()
         else:
-            self.keep(self.request, sample.fed, sample.state)
+            self.keep(sample.fed, sample.state)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -117,7 +117,7 @@ class _Prompt(Job):
     def passed(self, hidden: Tensor) -> None:
         entry, state = self.entry, self.state
         if entry.keep is not None and state.position == self.mark:
-            entry.keep(entry.request, entry.request.ids[: self.mark], state.fork())
+            entry.keep(entry.request.ids[: self.mark], state.fork())
         ids, count = self.entry.request.ids, self.entry.request.params.prompt_logprobs
         if count is not None:
             done = len(ids) - len(self.prompt)

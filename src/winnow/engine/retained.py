@@ -14,6 +14,15 @@ from winnow.runtime.sequence import Prefix, Sequence, frequencies_of
 FAR = 2**62  # bytes that nothing has
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What prompts have to have in common beside their tokens. weights: the same object for the same ones."""
+
+    plan: Plan
+    salt: str | None
+    weights: object
+
+
 @dataclass(eq=False)
 class Kept:
     """A sequence that longer prompts may go on from.
@@ -23,7 +32,7 @@ class Kept:
     """
 
     tokens: np.ndarray
-    kind: tuple[object, ...]
+    kind: Kind
     state: Sequence
     cuts: bool
 
@@ -69,7 +78,11 @@ class Retained:
         cuts = plan.keeps_all and not any(self._decoder.shape.windows)
         return None if cuts else self.stable(plan, deep.prompt - 1, deep) or None
 
-    def put(self, request: Request, ids: list[int], state: Sequence) -> None:
+    def kind(self, request: Request) -> Kind:
+        """What a prompt that goes on from the sequence of a request that begins now has to have in common with it."""
+        return Kind(request.plan, request.salt, self._decoder.weights())
+
+    def put(self, kind: Kind, ids: list[int], state: Sequence) -> None:
         """Retain a sequence that has seen `ids`, all that its plan lets be gone on from; otherwise it is released.
 
         What any prompt that goes on from another one could go on from this one is let go.
@@ -80,7 +93,7 @@ class Retained:
             return state.release()
         state.reader.reset()
         state.reader = Reader()
-        new = Kept(np.array(ids[:stable]), self._kind(request), state, cuts)
+        new = Kept(np.array(ids[:stable]), kind, state, cuts)
         for other in list(self._kept):
             alike = other.kind == new.kind and new.common(other.tokens) == len(other.tokens)
             if alike and (cuts or len(other.tokens) == stable):
@@ -90,16 +103,16 @@ class Retained:
             self.nbytes += nbytes if self._holders[piece] == 1 else 0
         self._kept.append(new)
 
-    def find(self, request: Request, deep: Deep) -> tuple[Kept, int] | None:
+    def find(self, request: Request, kind: Kind, deep: Deep) -> tuple[Kept, int] | None:
         """The one with the longest prefix of a prompt, most recently used from now on, and how many tokens that is.
 
         deep: what the compute policy says of the prompt.
         """
         if not self._kept or request.params.prompt_logprobs is not None:
             return None
-        ids, kind, found, most = np.array(request.ids[:-1]), self._kind(request), None, 0
-        for kept in [each for each in self._kept if each.kind[2] is not kind[2]]:
-            self.drop(kept)  # of weights that are no more
+        ids, found, most = np.array(request.ids[:-1]), None, 0
+        for kept in [each for each in self._kept if each.kind.weights is not kind.weights]:
+            self.drop(kept)  # nothing will ever go on from it
         for kept in self._kept:
             if kept.kind == kind and (tokens := self._shared(kept, request, ids, deep)) >= max(most, 1):
                 found, most = kept, tokens
@@ -129,9 +142,6 @@ class Retained:
     def clear(self) -> None:
         for kept in list(self._kept):
             self.drop(kept)
-
-    def _kind(self, request: Request) -> tuple[object, ...]:
-        return request.plan, request.salt, self._decoder.weights()
 
     def _shared(self, kept: Kept, request: Request, ids: np.ndarray, deep: Deep) -> int:
         """How many tokens a prompt may go on from."""

@@ -132,9 +132,10 @@ class Session:
             [[*self._seen, *llm.token_ids(ids)]], SamplingParams(max_tokens=self.most), plan=self.plan
         )
         retained = Retained(llm.decoder, FAR, llm.prefill_chunk)
-        retained.put(request, self._seen, state.fork())
+        kind = retained.kind(request)
+        retained.put(kind, self._seen, state.fork())
         start = time.perf_counter()
-        found = retained.find(request, self.plan.compute.full_depth(request.ids, llm.services))
+        found = retained.find(request, kind, self.plan.compute.full_depth(request.ids, llm.services))
         state = twin._admit(request.ids, None if found is None else prefix_of(*found, FAR))
         progress(state.omitted + state.position)
         fed = _Fed(state, twin.prompt[state.position :], progress=progress)
