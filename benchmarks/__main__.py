@@ -21,6 +21,7 @@ BENCHMARKS = {
     "overhead": ("engine:Overhead", "What a decode step spends outside kernels, and its Python calls."),
     "together": ("engine:Together", "Sequences that decode together: one alone, the floor, transformers."),
     "arrival": ("engine:Arrival", "A long prompt that arrives while others decode: gaps and time to first token."),
+    "turns": ("engine:Turns", "Time to the first token of every turn of a chat over a document."),
     "mapped": ("engine:Mapped", "A context in files, in a part of memory that it is larger than."),
     "forks": ("engine:Forks", "Memory of many samples of one prompt."),
     "stores": ("engine:Stores", "What holding units in fewer bits costs, and saves."),

@@ -1,4 +1,4 @@
-"""`steps`, `overhead`, `together`, `arrival`, `mapped`, `forks` and `stores`: what tokens take, and are held in."""
+"""`steps`, `overhead`, `together`, `arrival`, `turns`, `mapped`, `forks`, `stores`: what tokens take, and lie in."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +112,27 @@ class Arrival(TextOptions, PlotOptions):
         from benchmarks.arrival_command import arrival
 
         return arrival(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns(PlansOptions, TextOptions, OutOptions):
+    """What the turns of a chat over a document wait for, on an engine that retains sequences that have ended.
+
+    Without --plan: full attention and plans of every kind of which something may be gone on from.
+    """
+
+    length: Length = 6000
+    """Tokens of the document."""
+    turns: AtLeast2 = 10
+    """Of a chat."""
+    new: AtLeast1 = 32
+    """Tokens of an answer."""
+    repeats: Repeats = 3
+
+    def __call__(self) -> int:
+        from benchmarks.turns_command import turns
+
+        return turns(self)
 
 
 @dataclass(frozen=True, kw_only=True)

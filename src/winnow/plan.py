@@ -13,7 +13,7 @@ from typing import Any
 
 from winnow.errors import CapacityError, PlanError
 from winnow.policies.base import VERBS, LayerContext, ModelShape, Policy, Services, StorePolicy
-from winnow.policies.compute.base import ComputePolicy
+from winnow.policies.compute.base import ComputePolicy, Deep
 from winnow.policies.compute.full import Full
 from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy
@@ -59,6 +59,17 @@ class Plan:
         """The policy under which some token of a prompt does not go through all layers; None: every one does."""
         return next((policy for policy in (self.prompt, self.compute) if not policy.identity), None)
 
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """Of the first `n` tokens of a sequence, how many a longer prompt may go on from, as all policies say."""
+        while (stable := min(policy.prefix_stable(n, deep) for policy in self.policies.values())) < n:
+            n = stable  # some agree to certain numbers only
+        return n
+
+    def next_boundary(self, known: int, prompt: int) -> int | None:
+        """After how many tokens, more than `known`, units are next evicted by score or held in another form."""
+        ends = (self.keep.next_eviction(known, prompt), self.store.next_change(known, prompt))
+        return min((end for end in ends if end is not None), default=None)
+
     def gates(self, shape: ModelShape) -> Gates:
         """Where tokens may stop on the way up."""
         return Gates(self.compute.gates(shape), shape.layers)
@@ -71,7 +82,12 @@ class Plan:
     @property
     def holds_all(self) -> bool:
         """Whether every unit stays as it came and every step reads it: full attention, wherever units lie."""
-        others = (policy for policy in self.policies.values() if policy is not self.store)
+        return self.keeps_all and self.read.identity
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every token has a unit in every layer that stays as it came, whatever steps read."""
+        others = (self.prompt, self.compute, self.keep)
         return self.store.next_change(0, 1) is None and all(policy.identity for policy in others)
 
     @classmethod

@@ -22,6 +22,7 @@ class Stats:
     """
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0  # of these, not computed: a sequence that had been retained begins with them
     new_tokens: int = 0
     ttft_s: float = 0.0  # from the arrival of the request to its first new token
     total_s: float = 0.0  # from the arrival of the request to its last new token

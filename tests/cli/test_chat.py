@@ -38,6 +38,12 @@ def test_a_turn_goes_on_from_those_before(talk):
     assert result.out.count("\n") >= 2
 
 
+def test_a_turn_computes_only_what_is_new(talk, document):
+    first = [("--file", document, "--stats"), ("--file", document, "--stats", "--retain-mib", 0)]
+    found = [talk("When?\nAnd then?\n", *flags)[0].err for flags in first]
+    assert ["taken over" in each for each in found] == [True, False]
+
+
 def test_a_document_stands_before_the_first_message_and_reset_forgets(talk, document):
     result, rendered = talk("When?\n/reset\nWhere?\n\nnever read\n", "--file", document, "--stats")
     assert result.code == 0

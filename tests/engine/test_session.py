@@ -305,3 +305,35 @@ def test_a_fork_from_an_earlier_token(llm):
     bounded.feed(ids)
     with pytest.raises(PlanError, match=r"streaming.*not known any more"):
         bounded.fork(at=100)
+
+
+@each_plan
+def test_a_turn_computes_only_what_is_new(llm, text, plan):
+    """It is a session that is fed all of it, whatever the one before does meanwhile."""
+    session = begun(llm, text, plan)
+    session.feed(text[PROMPT : PROMPT + 3])
+    done = []
+    second = session.turn(text[PROMPT + 3 : PROMPT + 8], progress=done.append)
+    session.feed(text[::-1][:4])
+    whole = llm.session(plan=plan, max_tokens=64)
+    whole.feed(text[: PROMPT + 8])
+    atol = 6e-2 if plan.startswith("quantized") else 1e-5
+    torch.testing.assert_close(second.logits, whole.logits, rtol=0, atol=atol)
+    fed = [each.feed(text[PROMPT + 8 : PROMPT + 12]) for each in (second, whole)]
+    torch.testing.assert_close(*fed, rtol=0, atol=atol)
+    taken = second.stats.cached_tokens
+    assert taken == (PROMPT + 3 if plan.startswith(("full", "streaming", "swiftkv")) else 0)
+    assert sum(done) == PROMPT + 8
+    assert second.prompt == text[: PROMPT + 8]
+    assert second.turn([5]).stats.cached_tokens == (PROMPT + 12 if taken else 0)
+
+
+def test_a_turn_after_units_is_refused(llm):
+    keys, values = torch.zeros(2, llm.decoder.shape.kv_heads, 5, llm.decoder.shape.head_dim)
+    filled = llm.session(max_tokens=4)
+    filled.fill(keys, values)
+    with pytest.raises(InputError, match="began with units"):
+        filled.turn([5])
+    filled.close()
+    with pytest.raises(InputError, match="is closed"):
+        filled.turn([5])

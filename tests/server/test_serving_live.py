@@ -38,8 +38,9 @@ def test_models(client):
 def test_a_chat_with_a_plan_and_what_it_cost(client, llm):
     plan = "streaming(sink=2, recent=9)"
     asked = {"model": "tiny", "messages": TALK, "max_completion_tokens": 12, "temperature": 0,
-             "extra_body": {"plan": plan, "ignore_eos": True}}  # fmt: skip
+             "extra_body": {"plan": plan, "ignore_eos": True, "cache_salt": "first"}}  # fmt: skip
     made = client.chat.completions.create(**asked)
+    asked["extra_body"]["cache_salt"] = "second"  # computed anew
     [expected] = llm.chat(TALK, SamplingParams(max_tokens=12, ignore_eos=True), plan=plan)
     assert made.choices[0].message.content == expected.text
     assert made.choices[0].finish_reason == "length"

@@ -279,7 +279,7 @@ def test_an_address_that_is_taken():
 
 
 def test_what_metrics_count(new):
-    service, app = new(max_cache_mib=64)
+    service, app = new(max_cache_mib=64, retain_mib=0.0)
     requests, new_tokens = 4, 6
     for number in range(requests):
         ask(app, COMPLETIONS, {**SHORT, "stream": number % 2 == 0, "plan": "streaming(sink=2, recent=4)"})

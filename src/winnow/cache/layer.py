@@ -113,6 +113,11 @@ class LayerCache:
         return self._own_high * self.unit_bytes + self.memory.settled_nbytes
 
     @property
+    def reached_nbytes(self) -> dict[int, int]:
+        """By the id of every piece of memory that is there as long as this cache is, the bytes of all units in it."""
+        return {**self.memory.whole_nbytes, id(self.slab): self._own_high * self.unit_bytes}
+
+    @property
     def allocated_nbytes(self) -> int:
         """Bytes reserved for units."""
         return self.memory.nbytes
@@ -335,6 +340,15 @@ class LayerCache:
         self.memory.cut(stop)
         self.high, self._own_high = self.length, 0
         self._count()
+
+    def go_on(self, limit: int | None, capacity: int, *, alone: bool) -> None:
+        """Hold the first units of another text from now on. limit: as above; capacity: units to have room for. alone:
+        with memory of its own, so that what it has shared can be given back."""
+        self._limit, self.peak_nbytes = limit, self.nbytes
+        if alone:
+            self._move(self._make(max(capacity, self.length, 1)))
+        elif (room := capacity - self.length) > 0:
+            self.make_room(room)
 
     def release(self) -> None:
         """Give the memory of all units back, whoever still holds the cache; it is of no more use."""

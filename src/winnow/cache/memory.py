@@ -13,9 +13,13 @@ COPIED = 64  # slots of its own that a fork copies rather than share: every run 
 
 
 class Slab:
-    """Room for `capacity` units per KV head: keys and values `[kv_heads, capacity, head_dim]`."""
+    """Room for `capacity` units per KV head: keys and values `[kv_heads, capacity, head_dim]`.
+
+    units: how many there were when forks came to share it; nobody has written any since.
+    """
 
     addressed = True
+    units = 0
 
     def __init__(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self.keys = torch.empty(kv_heads, capacity, head_dim, dtype=dtype, device=device)
@@ -85,6 +89,11 @@ class Memory:
     def settled_nbytes(self) -> int:
         """Bytes of the settled units, also of those that are shared or have been evicted."""
         return sum(slots * slab.unit_bytes for slab, slots in self._settled)
+
+    @property
+    def whole_nbytes(self) -> dict[int, int]:
+        """By the id of every settled slab, the bytes of all its units: also of those that others alone have in it."""
+        return {id(slab): slab.units * slab.unit_bytes for slab, _ in self._settled}
 
     @property
     def measures(self) -> tuple[tuple[int, int], ...]:
@@ -183,7 +192,8 @@ class Memory:
     def fork(self, stop: int) -> "Memory":
         """The same units up to slot `stop` once more, in shared memory but for a few, or all copied."""
         if self._shares and self._open is None and stop - self.offset > COPIED:  # else these are yet to be quantised
-            self._settled.append((self.own, stop - self.offset))
+            self.own.units = stop - self.offset
+            self._settled.append((self.own, self.own.units))
             self.offset, self.own = stop, self._make(0)
         twin = Memory(self._make, self.own.capacity, self._open, shares=self._shares)
         twin._settled, twin.offset = list(self._settled), self.offset

@@ -1,11 +1,13 @@
 """`winnow chat`: a conversation on the terminal."""
 
 import sys
+from contextlib import closing
 
 from winnow.cli.commands.prompts import Chat
 from winnow.cli.inputs import parse_plan
 from winnow.cli.stats_view import stats_table
 from winnow.cli.terminal import Meter, console, interruptible, say
+from winnow.engine.engine import Engine
 from winnow.engine.request import Completion
 from winnow.errors import InputError, WinnowError
 from winnow.reading import read_text
@@ -27,6 +29,12 @@ def chat(options: Chat) -> int:
     llm.prepare(plan)
     if sys.stdin.isatty():
         say(HINT)
+    with llm.engine(retain_bytes=int(options.retain_mib * 2**20)) as engine:
+        _converse(llm, engine, document, options)
+    return 0
+
+
+def _converse(llm: LLM, engine: Engine, document: str | None, options: Chat) -> None:
     said = _begin(options.system)
     while (text := _ask()) is not None:
         if text == RESET:
@@ -35,12 +43,11 @@ def chat(options: Chat) -> int:
         first = all(message["role"] == "system" for message in said)
         content = f"{document}\n\n{text}" if document and first else text
         try:
-            answer = _answer(llm, [*said, {"role": "user", "content": content}], options)
+            answer = _answer(llm, engine, [*said, {"role": "user", "content": content}], options)
         except WinnowError as error:  # such as a conversation that has become too long: nothing of it is lost
             say(f"error: {error}")
             continue
         said += [{"role": "user", "content": content}, {"role": "assistant", "content": answer}]
-    return 0
 
 
 def _begin(system: str | None) -> list[Message]:
@@ -54,16 +61,24 @@ def _ask() -> str | None:
     return sys.stdin.readline().strip() or None
 
 
-def _answer(llm: LLM, messages: list[Message], options: Chat) -> str:
+def _answer(llm: LLM, engine: Engine, messages: list[Message], options: Chat) -> str:
     """Stream the answer; Ctrl-C ends it, and what was said stays."""
-    ids, pieces, ended = llm.render(messages), list[str](), list[Completion]()
     plan = None if options.plan is None else parse_plan(options.plan)
-    with Meter("reading", len(ids)) as meter, interruptible():
-        for piece in llm.stream(ids, options.sampling, plan=plan, progress=meter.advance, on_finish=ended.append):
-            meter.stop()
-            pieces.append(piece)
-            print(piece, end="", flush=True)
+    [request] = llm.check([llm.render(messages)], options.sampling, plan=plan)
+    pieces, ended = list[str](), list[Completion]()
+    with (
+        Meter("reading", len(request.ids)) as meter,
+        interruptible(),
+        closing(engine.follow(request, meter.advance)) as outputs,
+    ):
+        for output in outputs:
+            if output.text:
+                meter.stop()
+                pieces.append(output.text)
+                print(output.text, end="", flush=True)
+            if output.completion is not None:
+                ended.append(output.completion)
     print()
     if options.stats and ended:
-        console(stderr=True).print(stats_table(ended[0].stats, str(plan or llm.plan)))
+        console(stderr=True).print(stats_table(ended[0].stats, str(request.plan)))
     return "".join(pieces)

@@ -12,6 +12,7 @@ def stats_table(stats: Stats, plan: str) -> Table:
     steps = stats.slow_steps + stats.fast_steps
     shown = {
         "prompt, new tokens": f"{stats.prompt_tokens:,}, {stats.new_tokens:,}",
+        "of the prompt taken over": f"{stats.cached_tokens:,}" if stats.cached_tokens else "",
         "time to the first token": f"{stats.ttft_s:.3f} s",
         "time per further token": f"{1000 * stats.tpot_s:.2f} ms",
         "in all": f"{stats.total_s:.3f} s",

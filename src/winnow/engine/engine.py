@@ -3,16 +3,20 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from winnow.cache.memory import COPIED
 from winnow.engine.bound import Bound, bound_bytes, shared_bytes
 from winnow.engine.entry import Entry
 from winnow.engine.job import step
 from winnow.engine.pace import Pace
 from winnow.engine.request import Output, Request
+from winnow.engine.retained import FAR, Kind, Retained, prefix_of
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
+from winnow.runtime.sequence import Sequence
 from winnow.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -37,6 +41,9 @@ class Engine:
             follows from what steps have taken.
         max_cache_bytes: of all that requests hold together. None: whatever they need.
         max_sequences: samples continued at once. None: the model's `max_batch`.
+        retain_bytes: of sequences that have ended, at most: they stay for prompts that begin as they do, as far as a
+            plan's `prefix_stable` lets them, which then compute only what is new. Least recently used, they go
+            before a request has to wait for `max_cache_bytes`. 0: none stays.
         progress: called with the number of prompt tokens just processed.
     Raises:
         InputError: a limit below 1.
@@ -50,6 +57,7 @@ class Engine:
         max_step_s: float | None = None,
         max_cache_bytes: int | None = None,
         max_sequences: int | None = None,
+        retain_bytes: int = 0,
         progress: Callable[[int], None] = lambda tokens: None,
     ) -> None:
         limits = {
@@ -60,6 +68,8 @@ class Engine:
         for name, value in limits.items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InputError(f"{name}={value!r} must be a whole number of at least 1")
+        if not isinstance(retain_bytes, int) or isinstance(retain_bytes, bool) or retain_bytes < 0:
+            raise InputError(f"retain_bytes={retain_bytes!r} must be a whole number of at least 0")
         if max_step_s is not None and not max_step_s > 0:
             raise InputError(f"max_step_s={max_step_s!r} must be above 0")
         self._llm, self._progress = llm, progress
@@ -68,6 +78,7 @@ class Engine:
         # The most rows of a prompt that go through a layer together.
         self._chunk = llm.prefill_chunk if llm.decoder.deterministic else self.max_step_tokens
         self._pace = None if max_step_s is None else Pace(max_step_s, self.max_step_tokens)
+        self._retained = Retained(llm.decoder, retain_bytes, self._chunk)
         self._waiting: deque[Entry] = deque()
         self._running: list[Entry] = []
         self._aborted: set[int] = set()
@@ -91,14 +102,18 @@ class Engine:
         [request] = self._llm.check([prompt], params, plan=plan, truncate=truncate)
         return self.enqueue(request)
 
-    def enqueue(self, request: Request) -> int:
-        """Queue a request of `LLM.check`. Raises CapacityError where it can never fit, InputError after `close`."""
+    def enqueue(self, request: Request, progress: Callable[[int], None] | None = None) -> int:
+        """Queue a request of `LLM.check`. Raises CapacityError where it can never fit, InputError after `close`.
+
+        progress: told of its prompt's tokens, instead of the engine's.
+        """
         arrived, llm, params = time.perf_counter(), self._llm, request.params
         deep = request.plan.compute.full_depth(request.ids, llm.services)
         shape, new = llm.decoder.shape, params.max_tokens - 1
         alone = bound_bytes(request.plan, shape, len(request.ids), new, self._chunk, deep)
-        copied = llm.decoder.deterministic
-        bound = Bound(alone, 0 if copied else shared_bytes(request.plan, shape, len(request.ids)))
+        # Of a prompt that goes on from another one, forks may copy a few tokens rather than share them.
+        shared = 0 if llm.decoder.deterministic else len(request.ids) - COPIED * (self._retained.most > 0)
+        bound = Bound(alone, shared_bytes(request.plan, shape, shared))
         if self.max_cache_bytes is not None and (needed := bound.of(params.n)) > self.max_cache_bytes:
             raise CapacityError(
                 f"{len(request.ids)} prompt tokens and max_tokens={params.max_tokens}, {params.n} times, hold up to "
@@ -109,7 +124,8 @@ class Engine:
             if self._closed:
                 raise InputError("the engine is closed; make a new one")
             self._count += 1
-            entry = Entry(self._count, request, arrived, bound, self._outputs.append, self._progress)
+            told = progress or self._progress
+            entry = Entry(self._count, request, arrived, bound, self._outputs.append, told)
             self._waiting.append(entry)
         return entry.id
 
@@ -156,6 +172,21 @@ class Engine:
         while not self.idle:
             yield from self.step()
 
+    def follow(self, request: Request, progress: Callable[[int], None] | None = None) -> Generator[Output, None, None]:
+        """Queue a request, step until it has ended, and yield what that brings to it; closed before, it is aborted.
+
+        Raises like `enqueue`, and what has ended it.
+        """
+        number = self.enqueue(request, progress)
+        try:
+            for output in self.run():
+                if output.request_id == number:
+                    if output.completion is not None and output.completion.error is not None:
+                        raise output.completion.error
+                    yield output
+        finally:
+            self.abort(number)
+
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
@@ -176,6 +207,11 @@ class Engine:
         """The most bytes that all that is running can come to hold."""
         return sum(entry.reserved for entry in self._running)
 
+    @property
+    def retained_bytes(self) -> int:
+        """Bytes of sequences that have ended."""
+        return self._retained.nbytes
+
     def close(self) -> None:
         """End everything and give the memory back; nothing can be added after."""
         with self._inbox:
@@ -183,6 +219,7 @@ class Engine:
             self._aborted.update(entry.id for entry in (*self._waiting, *self._running))
         with self._stepping:
             self._sweep()
+            self._retained.clear()
             self._outputs.clear()
 
     def __enter__(self) -> "Engine":
@@ -210,7 +247,31 @@ class Engine:
                     return
                 entry = self._waiting.popleft()
                 self._running.append(entry)
-            entry.begin(self._llm.decoder, self._llm.tokenizer, self._chunk)
+            self._begin(entry)
+
+    def _begin(self, entry: Entry) -> None:
+        """Begin what fits, from what is retained of its prompt; what is retained makes room for it."""
+        llm, retained, request = self._llm, self._retained, entry.request
+        prefix = mark = None
+        if retained.most:
+            deep = request.plan.compute.full_depth(request.ids, llm.services)
+            kind = retained.kind(request)
+            kept, tokens = retained.find(request, kind, deep) or (None, 0)
+            retained.shrink(self._room, sparing=kept)
+            prefix = None if kept is None else prefix_of(kept, tokens, self._room)
+            mark = retained.mark(request.plan, deep)
+            entry.keep = partial(self._keep, kind)
+        entry.begin(llm.decoder, llm.tokenizer, self._chunk, prefix, mark)
+        retained.shrink(self._room)
+
+    def _keep(self, kind: Kind, ids: list[int], state: Sequence) -> None:
+        self._retained.put(kind, ids, state)
+        self._retained.shrink(self._room)
+
+    @property
+    def _room(self) -> int:
+        """Bytes that running requests leave."""
+        return FAR if self.max_cache_bytes is None else self.max_cache_bytes - self.reserved_bytes
 
     def _fits(self, entry: Entry) -> bool:
         if self._running and self.running + entry.alive > self.max_sequences:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +14,7 @@ from winnow.engine.sample import Sample
 from winnow.engine.sampler import likeliest_of
 from winnow.engine.services import admit
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.sequence import Prefix, Sequence
 from winnow.stats import Stats
 
 
@@ -20,8 +22,9 @@ from winnow.stats import Stats
 class Entry:
     """A request and what has become of it.
 
-    bound: the most bytes that its samples ever hold. emit: told of every output. jobs: none while it waits;
-    its prompt; its samples, those that have ended too.
+    bound: the most bytes that its samples ever hold. emit: told of every output. keep: takes tokens and a sequence
+    that has seen them, to be retained; None: nothing is. jobs: none while it waits; its prompt; its samples, those that
+    have ended too. pinned: bytes of units of others, in memory that it shares.
     """
 
     id: int
@@ -30,8 +33,10 @@ class Entry:
     bound: Bound
     emit: Callable[[Output], None]
     progress: Callable[[int], None]
+    keep: Callable[[list[int], Sequence], None] | None = None
     jobs: list[Job] = field(default_factory=list)
     ended: bool = False
+    pinned: int = 0
 
     @property
     def alive(self) -> int:
@@ -44,21 +49,34 @@ class Entry:
     @property
     def reserved(self) -> int:
         """The most bytes that what is alive of it can come to hold."""
-        return self.bound.of(self.alive)
+        return self.bound.of(self.alive) + (self.pinned if self.alive else 0)
 
-    def begin(self, decoder: Decoder, tokenizer: PreTrainedTokenizerBase | None, chunk: int) -> None:
-        """Make room for the prompt; `chunk`: the most rows of it in a step."""
+    def begin(
+        self,
+        decoder: Decoder,
+        tokenizer: PreTrainedTokenizerBase | None,
+        chunk: int,
+        prefix: Prefix | None = None,
+        mark: int | None = None,
+    ) -> None:
+        """Make room for the prompt; `chunk`: the most rows of it in a step.
+
+        prefix: what is there of it already. mark: after how many of its tokens the sequence is kept.
+        """
         request = self.request
         try:
             # The last of the new tokens is never fed.
-            state, prompt = admit(decoder, tokenizer, request.plan, request.ids, request.params.max_tokens - 1, chunk)
-            self.progress(state.omitted)
+            new = request.params.max_tokens - 1
+            state, prompt = admit(decoder, tokenizer, request.plan, request.ids, new, chunk, prefix)
+            self.pinned = sum(state.reached_nbytes.values()) - sum(state.held())
+            self.progress(state.omitted + state.position)
         except BaseException as error:
             self.end("error", error)
             if not isinstance(error, Exception):
                 raise
             return
-        self.jobs = [_Prompt(state, prompt, progress=self.progress, entry=self, decoder=decoder, tokenizer=tokenizer)]
+        told: dict[str, Any] = {"progress": self.progress, "mark": mark}
+        self.jobs = [_Prompt(state, prompt[state.position :], **told, entry=self, decoder=decoder, tokenizer=tokenizer)]
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:
         """Stop it wherever it is."""
@@ -79,6 +97,13 @@ class Entry:
             completion = Completion("", [], reason, stats, self.request.index, index, error=error)
             self.emit(Output(self.id, index, [], "", completion, self.request.index))
 
+    def retire(self, sample: Sample) -> None:
+        """Retain the sequence of a sample that has ended, unless it ended by an error: that may have spoilt it."""
+        if self.keep is None or sample.finish_reason == "error":
+            sample.state.release()
+        else:
+            self.keep(sample.fed, sample.state)
+
 
 @dataclass(eq=False, kw_only=True)
 class _Prompt(Job):
@@ -90,6 +115,9 @@ class _Prompt(Job):
     logprobs: list[Likeliest | None] = field(default_factory=lambda: [None])
 
     def passed(self, hidden: Tensor) -> None:
+        entry, state = self.entry, self.state
+        if entry.keep is not None and state.position == self.mark:
+            entry.keep(entry.request.ids[: self.mark], state.fork())
         ids, count = self.entry.request.ids, self.entry.request.params.prompt_logprobs
         if count is not None:
             done = len(ids) - len(self.prompt)
@@ -99,7 +127,9 @@ class _Prompt(Job):
     def take(self, logits: Tensor) -> None:
         entry, request = self.entry, self.entry.request
         states = [self.state.fork() for _ in range(request.params.n - 1)] + [self.state]
-        told = {"emit": entry.emit, "request_id": entry.id}
+        told: dict[str, Any] = {"emit": entry.emit, "request_id": entry.id}
+        if entry.keep is not None:
+            told["retire"] = entry.retire
         if request.params.prompt_logprobs is not None:
             told["prompt_logprobs"] = self.logprobs
         samples = [

@@ -1,5 +1,7 @@
 """A JSON schema as what may come next: llguidance says which tokens go on with a text that the schema allows."""
 
+import json
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from winnow.errors import InputError, MissingExtraError
 
+FATAL = -(2.0**63)
 GAP = r"[ \n\t]{1,24}"  # between two parts of a document; without an end a model may go on with spaces for ever
 
 
@@ -59,6 +62,8 @@ class Grammars:
         MissingExtraError without llguidance.
         """
         told, matcher = self._told, _llguidance().LLMatcher
+        with suppress(ValueError, RecursionError):  # of what is no JSON llguidance says more
+            json.loads(schema, parse_int=_whole)
         try:
             grammar = matcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": GAP})
         except ValueError as error:
@@ -89,6 +94,13 @@ def _llguidance() -> Any:
     except ImportError as error:
         raise MissingExtraError("json_schema needs llguidance; install winnow with its extra 'serve'") from error
     return llguidance
+
+
+def _whole(digits: str) -> float:
+    """A whole number of a schema. Raises InputError for one that llguidance 1.9 ends the process with."""
+    if float(digits) == FATAL:
+        raise InputError(f"json_schema: {digits} is too near the least number of 64 bits; use another one")
+    return float(digits)
 
 
 def _short(message: str) -> str:

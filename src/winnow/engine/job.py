@@ -17,8 +17,8 @@ class Job:
     """A sequence that is to be fed the tokens of its prompt and then one token at a time.
 
     prompt: what is left of it; token: what a decode step feeds next, None where there is nothing to feed. progress:
-    told of prompt tokens that have been processed. error: what kept it from going on. Subclasses say what becomes of
-    the logits.
+    told of prompt tokens that have been processed. error: what kept it from going on. mark: a number of tokens after
+    which a step ends. Subclasses say what becomes of the logits.
     """
 
     state: State
@@ -26,6 +26,7 @@ class Job:
     token: int | None = None
     progress: Callable[[int], None] = field(default=lambda tokens: None, repr=False)
     error: BaseException | None = None
+    mark: int | None = None
     _walk: "_Walk | None" = None
 
     @property
@@ -46,8 +47,9 @@ class Job:
 
     def _piece(self, rows: int) -> list[int]:
         """The next tokens of the prompt, at most `rows`, and not across a point at which the caches are compressed."""
-        end = self.state.boundary()  # steps begin anew there, rather than leave slivers on both sides
-        return self.prompt[: rows if end is None else min(rows, end - self.state.position)]
+        done = self.state.position  # at boundaries steps begin anew, rather than leave slivers on both sides
+        ends = [end - done for end in (self.state.boundary(), self.mark) if end is not None and end > done]
+        return self.prompt[: min([rows, *ends])]
 
     def _gathers(self, tokens: int) -> int:
         """The most rows that go through a layer together if so many tokens of the prompt are fed."""

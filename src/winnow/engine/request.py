@@ -36,7 +36,10 @@ class Completion:
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt that has been checked: token ids, parameters, plan, the tokens that end it, and what may come."""
+    """A prompt that has been checked: token ids, parameters, plan, the tokens that end it, and what may come.
+
+    salt: it goes on from retained sequences of requests with the same one, and from no others.
+    """
 
     index: int
     ids: list[int]
@@ -44,6 +47,7 @@ class Request:
     plan: Plan
     stop_tokens: frozenset[int]
     grammar: Grammar | None = None
+    salt: str | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from winnow.runtime.sequence import Sequence as State
 class Sample(Job):
     """One of the samples of a request, whose prompt `state` has seen.
 
-    arrived: when the request did. emit: told of every new token, and of the end. prompt_logprobs: as in Completion.
+    arrived: when the request did. emit: told of every new token, and of the end. retire: takes its state at the end.
+    prompt_logprobs: as in Completion.
     """
 
     request: Request
@@ -28,6 +29,7 @@ class Sample(Job):
     arrived: float
     index: int = 0
     emit: Callable[[Output], None] = field(default=lambda output: None, repr=False)
+    retire: Callable[["Sample"], None] = field(default=lambda sample: sample.state.release(), repr=False)
     request_id: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[Likeliest] = field(default_factory=list)
@@ -45,7 +47,7 @@ class Sample(Job):
         index: int = 0,
         **told: Any,
     ) -> "Sample":
-        """A sample of a request; told: `emit` and `request_id`, where anyone listens, and `prompt_logprobs`."""
+        """A sample of a request; told: `emit` and `request_id`, where anyone listens, and others by name."""
         sampler = Sampler(request, state.going.device, index)
         text = None if tokenizer is None else TextStream(tokenizer, tuple(request.params.stop))
         return cls(state, [], request=request, sampler=sampler, text=text, arrived=arrived, index=index, **told)
@@ -85,6 +87,11 @@ class Sample(Job):
         self.token, self.finish_reason, self.error = None, reason, error
         self._end([], "")
 
+    @property
+    def fed(self) -> list[int]:
+        """The tokens that its state has seen, where the plan shows the model all of them."""
+        return [*self.request.ids, *self.tokens][: self.state.position]
+
     def completion(self) -> Completion:
         return Completion(
             text=self.text.text if self.text is not None else "",
@@ -101,7 +108,7 @@ class Sample(Job):
     def _end(self, new: list[int], piece: str) -> None:
         """Give the bytes back, while others still run, and hand out what text was held."""
         self.state.measure()
-        self.state.release()
+        self.retire(self)
         if self.text is not None and self.finish_reason != "error":
             piece += self.text.finish()
             if self.text.stopped and self.finish_reason == "length":

@@ -14,7 +14,7 @@ from winnow.runtime.decoder import Decoder
 from winnow.runtime.first import plant
 from winnow.runtime.heads import RetainingHeads
 from winnow.runtime.loading import load
-from winnow.runtime.sequence import Sequence, new_sequence
+from winnow.runtime.sequence import Prefix, Sequence, new_sequence
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,29 @@ def _loaded(model: str, device: torch.device) -> tuple[Decoder, PreTrainedTokeni
 
 
 def admit(
-    decoder: Decoder, tokenizer: PreTrainedTokenizerBase | None, plan: Plan, ids: list[int], new: int, chunk: int
+    decoder: Decoder,
+    tokenizer: PreTrainedTokenizerBase | None,
+    plan: Plan,
+    ids: list[int],
+    new: int,
+    chunk: int,
+    prefix: Prefix | None = None,
 ) -> tuple[Sequence, list[int]]:
-    """A sequence for a prompt and up to `new` tokens after it, and the prompt's tokens that the model gets to see."""
+    """A sequence for a prompt and up to `new` tokens after it, and the prompt's tokens that the model gets to see.
+
+    prefix: what is there of them already, which the plan allows to go on from.
+    """
     services = ModelServices(decoder, tokenizer, chunk)
     seen = plan.prompt.shorten(ids, services)
     kept, deep = [ids[i] for i in seen], plan.compute.full_depth(ids, services).among(seen)
-    state = new_sequence(decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep)
+    state = new_sequence(
+        decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep, prefix=prefix
+    )
     if state.score is not None and state.score.heads is not None:
         state.scorer = state.score.heads(services)
     state.reader = plan.read.reader(decoder.shape, services, len(kept))
     if state.gates.fills or state.deep.anchors:
         decoder.refresh()
-    plant(decoder, state, kept[0])
+    if prefix is None:
+        plant(decoder, state, kept[0])
     return state, kept

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from winnow.engine.job import Job, run
 from winnow.engine.request import Completion, Request
+from winnow.engine.retained import FAR, Retained, prefix_of
 from winnow.engine.sample import Sample
 from winnow.engine.services import admit
 from winnow.errors import CapacityError, InputError, PlanError
 from winnow.plan import Plan
 from winnow.runtime.observer import Observer
-from winnow.runtime.sequence import HEADROOM
+from winnow.runtime.sequence import HEADROOM, Prefix
 from winnow.runtime.sequence import Sequence as State
+from winnow.sampling import SamplingParams
 from winnow.stats import Stats
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Session:
         self.logits = torch.empty(0)
         self._llm, self._observer = llm, observer
         self._begun: State | None = None
+        self._seen: list[int] = []  # the prompt as it was given, and all that was fed after it
         self._fed = 0
         self._seconds = [0.0, 0.0]  # of the prompt, of all
 
@@ -67,10 +70,12 @@ class Session:
             state = self._admit(tokens)
             progress(state.omitted)
             fed = _Fed(state, self.prompt, progress=progress)
+            self._seen = tokens
         else:
             self._check_room(len(tokens))
             fed = _Fed(self._begun, [], tokens[0], following=tokens[1:])
             self._fed += len(tokens)
+            self._seen += tokens
         self._run([fed], self._llm.prefill_chunk)
         took = time.perf_counter() - start
         self._seconds[1] += took
@@ -97,7 +102,7 @@ class Session:
         any more: where a plan chooses, or holds units otherwise than they came.
         """
         twin, known = copy.copy(self), self.state.position
-        twin._begun, twin._seconds = self.state.fork(), list(self._seconds)
+        twin._begun, twin._seconds, twin._seen = self.state.fork(), list(self._seconds), list(self._seen)
         if at is None or at == known:
             return twin
         if not 1 <= at <= known:
@@ -108,6 +113,35 @@ class Session:
             )
         twin._begun.cut(at)
         twin.prompt, twin._fed, twin.logits = self.prompt[:at], max(0, at - len(self.prompt)), torch.empty(0)
+        del twin._seen[at:]
+        return twin
+
+    def turn(self, ids: Sequence[int], *, progress: Callable[[int], None] = lambda tokens: None) -> "Session":
+        """The next turn: a session whose prompt is all that this one has seen, and `ids` after it.
+
+        It is that of a session which is fed the whole of it, and computes only what the plan's `prefix_stable` does not
+        let be taken over from here: `stats.cached_tokens` says how much was. This one may go on as it likes.
+        Raises like `feed`, and InputError where the session began with units instead of a prompt.
+        """
+        llm, state = self._llm, self.state
+        self._check_room(0)
+        if len(self._seen) != state.omitted + state.position:
+            raise InputError("the session began with units, and of what text they are is not known")
+        twin = Session(llm, self.plan, self.most, self._observer)
+        [request] = llm.check(
+            [[*self._seen, *llm.token_ids(ids)]], SamplingParams(max_tokens=self.most), plan=self.plan
+        )
+        retained = Retained(llm.decoder, FAR, llm.prefill_chunk)
+        kind = retained.kind(request)
+        retained.put(kind, self._seen, state.fork())
+        start = time.perf_counter()
+        found = retained.find(request, kind, self.plan.compute.full_depth(request.ids, llm.services))
+        state = twin._admit(request.ids, None if found is None else prefix_of(*found, FAR))
+        progress(state.omitted + state.position)
+        fed = _Fed(state, twin.prompt[state.position :], progress=progress)
+        twin._seen = request.ids
+        twin._run([fed], llm.prefill_chunk)
+        twin.logits, twin._seconds = fed.rows[-1], [time.perf_counter() - start] * 2
         return twin
 
     def generate(self, request: Request) -> Completion:
@@ -155,12 +189,14 @@ class Session:
             raise InputError("the session has no prompt yet; feed it one")
         return self._begun
 
-    def _admit(self, ids: list[int]) -> State:
+    def _admit(self, ids: list[int], prefix: Prefix | None = None) -> State:
         if self._begun is not None:
             raise InputError("the session has a prompt already; make a new one")
         llm = self._llm
         self.plan.prepare(llm.services, ids, self.most)
-        self._begun, self.prompt = admit(llm.decoder, llm.tokenizer, self.plan, ids, self.most - 1, llm.prefill_chunk)
+        self._begun, self.prompt = admit(
+            llm.decoder, llm.tokenizer, self.plan, ids, self.most - 1, llm.prefill_chunk, prefix
+        )
         self._begun.observer = self._observer
         return self._begun
 
@@ -194,9 +230,10 @@ def feed_together(sessions: Sequence[Session], tokens: Sequence[int]) -> Tensor:
         for session in sessions:
             session.close()
         raise
-    for session, each in zip(sessions, fed, strict=True):
+    for session, each, token in zip(sessions, fed, tokens, strict=True):
         session.logits = each.rows[-1]
         session._fed += 1
+        session._seen.append(token)
         session._seconds[1] += time.perf_counter() - start
     return torch.stack([session.logits for session in sessions])
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from winnow.cache.settled import Rope, SettledSlab
+    from winnow.policies.compute.base import Deep
     from winnow.policies.keep.base import UnitScorer
 
 VERBS = ("prompt", "compute", "keep", "read", "store")
@@ -110,6 +111,20 @@ class Policy:
 
         Raises InputError or PlanError, and ModelError where it lacks a tokenizer, heads or another model.
         """
+
+    def prefix_stable(self, n: int, deep: "Deep") -> int:
+        """Of the first `n` tokens of a sequence, how many a longer prompt that begins with them may go on from.
+
+        After so many of them this policy has decided nothing that it would decide otherwise, had they been the first of
+        any longer prompt: as far as it goes, rows and units are those that the longer prompt would have, and what is
+        still to be decided may go by that prompt. Units are then equal but for rounding, as in other company, and the
+        logits that follow too; of a deterministic model, in the same chunks, to the bit.
+
+        n: more than the prompt where new tokens are meant as well, whose rows were decode steps. deep: what the compute
+        policy says of the sequence's own prompt, its length among it. Asked of what has been computed and of the prompt
+        that is to go on from it: both have to agree. Here: nothing may be taken over.
+        """
+        return 0
 
     def require(self, condition: bool, message: str) -> None:
         """Raise PlanError with `message`, which says what to change, unless `condition` holds."""

@@ -89,6 +89,11 @@ class Decoder:
         if (weights := (middles, places)) != self._derived_from:
             self._derived_from, self.derived = weights, {}
 
+    def weights(self) -> object:
+        """The same object for as long as the weights are the same; see `refresh`."""
+        self.refresh()
+        return self.derived.setdefault("weights", object())
+
     def heads(self, source: str | None) -> RetainingHeads:
         """Retaining heads of the model, loaded once: of a directory, or None: the default ones, or bundled ones.
 

@@ -178,6 +178,7 @@ class LLM:
         max_step_s: float | None = None,
         max_cache_bytes: int | None = None,
         max_sequences: int | None = None,
+        retain_bytes: int = 0,
         progress: Callable[[int], None] = lambda tokens: None,
     ) -> Engine:
         """What continues requests that come and go at any time; see `Engine`."""
@@ -187,6 +188,7 @@ class LLM:
             max_step_s=max_step_s,
             max_cache_bytes=max_cache_bytes,
             max_sequences=max_sequences,
+            retain_bytes=retain_bytes,
             progress=progress,
         )
 
@@ -376,13 +378,12 @@ class LLM:
     def _stream(
         self, request: Request, progress: Callable[[int], None], on_finish: Callable[[Completion], None]
     ) -> Iterator[str]:
-        with self.engine(progress=progress) as engine:
-            engine.enqueue(request)
-            for output in engine.run():
+        with self.engine() as engine:
+            for output in engine.follow(request, progress):
                 if output.text:
                     yield output.text
                 if output.completion is not None:
-                    on_finish(_unless_failed(output.completion))
+                    on_finish(output.completion)
 
     def _plan(self, plan: str | Plan | None) -> Plan:
         chosen = self.plan if plan is None else Plan.parse(plan)

@@ -86,6 +86,29 @@ class Sequence:
         for cache in self.own_caches():
             cache.cut(position)
 
+    def go_on(self, begun: "Sequence", at: int, length: int, *, alone: bool) -> None:
+        """Begin with the first `at` tokens of another sequence, which is used up; this one has no memory yet.
+
+        length: of the text, as in `new_sequence`. alone: sharing no units with others.
+        """
+        if begun.position > at:
+            begun.cut(at)
+        self.caches, self.aside, self.surprise, self.planted = begun.caches, begun.aside, begun.surprise, begun.planted
+        for layer in range(self.shape.layers):
+            if self.holder(layer) == layer:
+                limit, capacity = _measures(self, layer, length)
+                self.caches[layer].go_on(limit, capacity, alone=alone)
+        self.position = self.stats.cached_tokens = at
+        self.stats.rows_full += at * self.shape.layers
+
+    @property
+    def reached_nbytes(self) -> dict[int, int]:
+        """By the id of every piece of memory that is there as long as this sequence is, the bytes held in it."""
+        pieces = {id(self): self.held()[1]}
+        for cache in self.own_caches():
+            pieces |= cache.reached_nbytes
+        return pieces
+
     def holder(self, layer: int) -> int:
         """The layer whose cache this one uses: its own, or that of one below."""
         fills = self.gates.fills
@@ -268,6 +291,16 @@ class Sequence:
         self.stats.allocated_bytes = self.allocated_nbytes
 
 
+@dataclass(frozen=True)
+class Prefix:
+    """The first `tokens` of a text, as far as they have been computed in another sequence. state: it, to be used up;
+    alone: whether it is to share no memory with others."""
+
+    state: Sequence
+    tokens: int
+    alone: bool = False
+
+
 def evict_by_score(
     cache: LayerCache, keep: KeepPolicy, score: Score, moment: Moment, room: int = 0, noted: Tensor | None = None
 ) -> None:
@@ -304,8 +337,9 @@ def new_sequence(
     chunk: int,
     omitted: int = 0,
     deep: Deep | None = None,
+    prefix: Prefix | None = None,
 ) -> Sequence:
-    """A sequence with no token yet.
+    """A sequence with no token yet, or with those of a prefix.
 
     prompt: the prompt's tokens that the model sees; length: with the most that will follow; chunk: rows a step;
     omitted: prompt tokens that it does not see; deep: what the compute policy says of the prompt.
@@ -314,13 +348,12 @@ def new_sequence(
     device, dtype = decoder.device, decoder.dtype
     deep = deep or Deep.none(prompt)
     gates, score = plan.gates(shape), plan.keep.score
-    rope_length = plan.rope_positions(shape, prompt, length - prompt)
     sequence = Sequence(
         plan=plan,
         shape=shape,
         caches=[],
         aside={layer: Aside(shape.hidden, dtype, device) for layer in gates.at},
-        frequencies=decoder.rotary.choose(length if rope_length is None else min(length, rope_length)),
+        frequencies=frequencies_of(decoder, plan, prompt, length),
         prompt=prompt,
         chunk=chunk,
         position=0,
@@ -335,29 +368,34 @@ def new_sequence(
         omitted=omitted,
     )
     try:
-        _take_memory(sequence, decoder, length)
+        if prefix is None:
+            _take_memory(sequence, decoder, length)
+        else:
+            sequence.go_on(prefix.state, prefix.tokens, length, alone=prefix.alone)
     except BaseException:
         sequence.release()  # the error's traceback holds the sequence
         raise
     return sequence
 
 
+def frequencies_of(decoder: Decoder, plan: Plan, prompt: int, length: int) -> Frequencies:
+    """How keys are rotated in a text of `length` tokens; the same object for texts in which they are rotated alike."""
+    used = plan.rope_positions(decoder.shape, prompt, length - prompt)
+    return decoder.rotary.choose(length if used is None else min(length, used))
+
+
 def _take_memory(sequence: Sequence, decoder: Decoder, length: int) -> None:
     """Make the caches of all layers, for a text of `length` tokens."""
-    plan, shape, gates, prompt = sequence.plan, sequence.shape, sequence.gates, sequence.prompt
+    plan, shape, gates = sequence.plan, sequence.shape, sequence.gates
     make = plan.store.slabs(shape.kv_heads, shape.head_dim, decoder.dtype, decoder.device)
-    units = plan.compute.layer_tokens(shape, prompt, sequence.deep).units
-    for layer, (context, held) in enumerate(zip(shape.contexts, units, strict=True)):
+    for layer in range(shape.layers):
         if (holder := sequence.holder(layer)) != layer:
             sequence.caches.append(sequence.caches[holder])
             continue
-        new = length - prompt if plan.store.in_files else min(length - prompt, HEADROOM)
-        limit, wanted = (plan.bound(gates, prompt, n, sequence.chunk, context) for n in (length - prompt, new))
-        if layer >= sequence.late:  # all that goes on comes at once
-            limit = wanted = None
+        limit, capacity = _measures(sequence, layer, length)
         cache = LayerCache(
             make,
-            max(1, held + new if wanted is None else min(held + new, wanted)),
+            max(1, capacity),
             limit,
             quantized=_opened(decoder, sequence, layer),
             scored=sequence.patterns[layer].held,
@@ -365,6 +403,17 @@ def _take_memory(sequence: Sequence, decoder: Decoder, length: int) -> None:
             shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
         )
         sequence.caches.append(cache)
+
+
+def _measures(sequence: Sequence, layer: int, length: int) -> tuple[int | None, int]:
+    """Of the cache of a layer of a text of `length` tokens: the most units ever, if that is known, and its room."""
+    plan, prompt, context = sequence.plan, sequence.prompt, sequence.shape.contexts[layer]
+    held = plan.compute.layer_tokens(sequence.shape, prompt, sequence.deep).units[layer]
+    new = length - prompt if plan.store.in_files else min(length - prompt, HEADROOM)
+    if layer >= sequence.late:  # all that goes on comes at once
+        return None, held + new
+    limit, wanted = (plan.bound(sequence.gates, prompt, n, sequence.chunk, context) for n in (length - prompt, new))
+    return limit, held + new if wanted is None else min(held + new, wanted)
 
 
 def _opened(decoder: Decoder, sequence: Sequence, layer: int) -> Callable[[], SettledSlab] | None:

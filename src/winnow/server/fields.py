@@ -7,6 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
+from winnow.server.errors import clean
+
 MOST = 4096  # messages, or parts of one
 # OpenAI's fields that are not supported, and values of them that ask for nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -34,8 +36,9 @@ class Body(BaseModel):
             if name in NEUTRAL and asked[name] in NEUTRAL[name]:
                 del asked[name]
             else:
-                # What is said is no template, and the field is no place that pydantic knows of.
-                raise PydanticCustomError("field", "{said}", {"said": _unusable(name[:80], known), "field": name[:80]})
+                # What is said is no template, and the field is no place that pydantic knows of; nor need it be text.
+                field = clean(name[:80])
+                raise PydanticCustomError("field", "{said}", {"said": _unusable(field, known), "field": field})
         return asked
 
 
@@ -123,6 +126,7 @@ class Asking(Body):
 
     model: str | None = None
     plan: Annotated[str, Field(max_length=2000)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None

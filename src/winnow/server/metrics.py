@@ -29,6 +29,9 @@ class Metrics:
         self.registry, self._costs_of = CollectorRegistry(), costs
         self._costs = {name: self._counter(*shown) for name, shown in COSTS.items()}
         self._prompt = self._counter("prompt_tokens_total", "Prompt tokens processed")
+        # vLLM counts tokens under these names, too.
+        self._queried = self._counter("prefix_cache_queries", "Prompt tokens looked for among retained sequences")
+        self._hit = self._counter("prefix_cache_hits", "Prompt tokens found there, and not computed")
         self._generated = self._counter("generation_tokens_total", "Tokens generated")
         self._ended = self._counter("request_success_total", "Samples that have ended", ["finished_reason"])
         self._ttft = self._seconds("time_to_first_token_seconds", "From arrival to the first token")
@@ -54,6 +57,10 @@ class Metrics:
         self._gauge("num_requests_waiting", "Requests that wait to begin").set_function(lambda: engine.waiting)
         reserved = self._gauge("cache_reserved_bytes", "The most that all that is running can come to hold")
         reserved.set_function(lambda: engine.reserved_bytes)
+        retained = self._gauge(
+            "cache_retained_bytes", "Of sequences that have ended, for prompts that begin as they do"
+        )
+        retained.set_function(lambda: engine.retained_bytes)
         if (most := engine.max_cache_bytes) is not None:
             used = self._gauge("kv_cache_usage_perc", "The same as a share of what there is; 1 is all")
             used.set_function(lambda: engine.reserved_bytes / most)
@@ -84,14 +91,18 @@ class Metrics:
                 self._last[sample] = now
             if output.completion is not None:
                 self._last.pop(sample, None)
-                self._end(output.completion)
+                self._end(output.completion, first=output.sample_index == 0)
 
     def text(self) -> bytes:
         """In Prometheus' format."""
         return generate_latest(self.registry)
 
-    def _end(self, completion: Completion) -> None:
+    def _end(self, completion: Completion, *, first: bool) -> None:
+        """A sample has ended; first: of its prompt."""
         stats = completion.stats
+        if first and stats.new_tokens:
+            self._queried.inc(stats.prompt_tokens)
+            self._hit.inc(stats.cached_tokens)
         self._ended.labels(completion.finish_reason).inc()
         found = self._costs_of(stats)
         for name, counter in self._costs.items():

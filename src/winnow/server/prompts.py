@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from winnow.engine.request import Request
 from winnow.errors import WinnowError
@@ -114,7 +115,8 @@ def _requests(
             )
             for ids in prompts
         ]
-        return service.llm.check(prompts, params, plan=plan)
+        checked = service.llm.check(prompts, params, plan=plan)
+        return [replace(request, salt=body.cache_salt) for request in checked]
     except WinnowError as error:
         raise refused(error, fields) from error
 

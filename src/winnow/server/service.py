@@ -43,6 +43,7 @@ class Service:
             max_step_s=None if settings.max_step_ms is None else settings.max_step_ms / 1000,
             max_cache_bytes=settings.max_cache_bytes,
             max_sequences=settings.max_sequences,
+            retain_bytes=settings.retain_bytes,
             progress=self.metrics.read,
         )
         self.metrics.follow(self.engine)

@@ -17,6 +17,7 @@ def costs(stats: Stats, shape: ModelShape, chunk: int) -> dict[str, int]:
     attention every decode step reads every unit: all are slow ones.
     """
     return {
+        "cached_tokens": stats.cached_tokens,
         "rows_computed": stats.rows_computed,
         "rows_full": stats.rows_full,
         "units_read": stats.units_read,
@@ -36,11 +37,13 @@ def usage(
     each: the costs of each; samples of one prompt all count its prefill.
     """
     prompt = sum(len(request.ids) for request in requests)
+    cached = {completion.prompt_index: completion.stats.cached_tokens for completion in completions}
     new = sum(len(completion.token_ids) for completion in completions)
     summed: dict[str, Any] = {name: sum(one[name] for one in each) for name in each[0]}
     return {
         "prompt_tokens": prompt,
         "completion_tokens": new,
         "total_tokens": prompt + new,
+        "prompt_tokens_details": {"cached_tokens": sum(cached.values())},
         "winnow": {"plan": str(requests[0].plan), **summed},
     }

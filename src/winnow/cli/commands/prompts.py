@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from winnow.cli.command import Command
 from winnow.cli.options import OUTPUT, AdapterOptions, JsonOptions, PromptOptions, check_plans
@@ -41,12 +42,14 @@ class Run(OwnPlan, PromptOptions, AdapterOptions, JsonOptions, Command, runs="wi
 class Chat(OwnPlan, AdapterOptions, Command, runs="winnow.cli.chat:chat"):
     """Talk with a model: type a message, read the answer; an empty line or Ctrl-D ends it.
 
-    Every turn is computed anew over all that was said. /reset forgets it.
+    A turn goes on from those before, as far as the plan lets it. /reset forgets what was said.
     """
 
     system: str | None = None
     """What the model is told before the first message."""
     file: Annotated[Path | None, Parameter(alias="-f")] = None
     """A document to talk about, put before the first message."""
+    retain_mib: Annotated[float, Parameter(validator=Number(gte=0))] = 1024.0
+    """Of earlier turns, which the next one goes on from. 0: every turn is computed anew."""
     stats: bool = False
     """Print what each answer cost."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from winnow.policies.compute.base import ComputePolicy
+from winnow.policies.compute.base import ComputePolicy, Deep
 
 
 @dataclass(frozen=True)
@@ -11,3 +11,6 @@ class Full(ComputePolicy):
 
     name = "full"
     identity = True
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        return n

@@ -216,6 +216,10 @@ class LazyLLM(ComputePolicy):
             return None
         return (chosen | ~candidates).nonzero().flatten()
 
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """All but the last prompt token, by which the others are chosen among; what waits for it is held as well."""
+        return min(n, deep.prompt - 1)
+
     def _stages(self, shape: ModelShape) -> tuple[int, ...]:
         """The pruning layers, if there are any."""
         if self.layers is not None:

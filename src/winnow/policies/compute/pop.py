@@ -36,6 +36,10 @@ class Pop(ShallowPrefill):
         """The last prompt token."""
         return Deep((), len(ids) - 1, len(ids))
 
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """All but the last prompt token and new ones, whose units above are of their own rows."""
+        return min(n, deep.start)
+
     def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
         rows = [prompt if layer < self.cut(shape) else 1 for layer in range(shape.layers)]
         return LayerTokens(rows, [prompt] * shape.layers)

@@ -81,6 +81,10 @@ class Speed(ShallowPrefill):
             raise InputError(f"decode_from={self.decode_from!r} asks for more tokens than the prompt's {len(ids)}")
         return len(ids) - count
 
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """The prompt before its decode phase, which is prompt like any other in a longer one."""
+        return min(n, deep.start)
+
     def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
         """All below K; above, the anchors and the decode phase, but no row of position 0: its units are there."""
         deep, lower = deep or Deep.none(prompt), min(self.cut(shape), shape.layers)

@@ -71,3 +71,7 @@ class StaticPrune(ComputePolicy):
         going = ~candidates
         going[ranked[: survivors(int(candidates.sum()), self.keep)]] = True
         return going.nonzero().flatten()
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """All but the last prompt token, by which the others are chosen among; what waits for it is held as well."""
+        return min(n, deep.prompt - 1)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from winnow.parameters import Count
 from winnow.policies.base import ModelShape
+from winnow.policies.compute.base import Deep
 from winnow.policies.compute.gates import Gate, Projection
 from winnow.policies.compute.pop import Pop
 
@@ -43,3 +44,7 @@ class SwiftKV(Pop):
             group = tuple(range(holder, min(holder + self.share, shape.layers)))
             fills[layer] = Projection(group, norm=first, holder=holder, all_rows=True)
         return Gate(first, fills=fills)
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """All: every unit above is a projection, of new tokens too."""
+        return n

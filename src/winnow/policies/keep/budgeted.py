@@ -13,6 +13,7 @@ from winnow.cache.pattern import ALL, HELD, All
 from winnow.errors import InputError
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import LayerContext, Services
+from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import KeepPolicy, Moment
 
 SAME = 1e-5  # relative difference of scores that says nothing: rounding depends on which rows are computed together
@@ -90,6 +91,15 @@ class Budgeted(KeepPolicy):
         if self.decode_chunk is None:
             return None
         return prompt + (max(0, known - prompt) // self.decode_chunk + 1) * self.decode_chunk
+
+    def last_chunk(self, n: int, deep: Deep) -> int:
+        """For `prefix_stable`: the last eviction up to `n` at a place that any longer prompt has, too.
+
+        The one at the end of a prompt is none, and the rows since the last may have voted for it.
+        """
+        if self.chunk is None:
+            return 0
+        return min(n, deep.prompt - self.tail(deep.prompt) - 1) // self.chunk * self.chunk
 
     def voting_from(self, first: int, prompt: int) -> int | None:
         end, score = self.next_eviction(first, prompt), self.score

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import KeepPolicy
 
 
@@ -11,3 +12,7 @@ class Everything(KeepPolicy):
 
     name = "everything"
     identity = True
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """All: what has left a layer's window is seen by no row of any longer prompt either."""
+        return n

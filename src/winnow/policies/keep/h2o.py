@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from winnow.parameters import Count, Natural
+from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
 from winnow.policies.keep.budgeted import Budgeted, Positions
 
@@ -58,3 +59,7 @@ class H2O(Budgeted):
 
     def protected(self, moment: Moment) -> int:
         return self.budget // 2 if self.recent is None else self.recent
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """Nothing of a prompt from which no unit is ever evicted, since its rows do not vote."""
+        return 0 if self.voting_from(0, deep.prompt) is None else self.last_chunk(n, deep)

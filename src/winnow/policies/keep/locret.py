@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from winnow.parameters import Count, Natural
 from winnow.policies.base import Services
+from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score, UnitScorer
 from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
 
@@ -68,6 +69,9 @@ class Locret(Budgeted):
         if self.prompt_ends(moment):
             return 0
         return self.budget // 4 if self.stabilizers is None else self.stabilizers
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        return self.last_chunk(n, deep)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from winnow.parameters import Count, Natural
+from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
 from winnow.policies.keep.budgeted import Budgeted, Positions
 
@@ -65,6 +66,9 @@ class Scissorhands(Budgeted):
 
     def protected(self, moment: Moment) -> int:
         return self.recent
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        return self.last_chunk(n, deep)
 
 
 def passed_over(weights: Tensor) -> Tensor:

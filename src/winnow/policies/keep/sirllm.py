@@ -8,6 +8,7 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.parameters import Count, Natural, Share
+from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
 from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
 
@@ -70,6 +71,9 @@ class SirLLM(Budgeted):
     @property
     def score(self) -> Score:
         return Score("logits", repeated=self.surprisal_of == "repeat", decay=self.decay)
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        return self.last_chunk(n, deep)
 
     def choose(self, cache: LayerCache, moment: Moment, beside: int) -> Tensor:
         scores = cache.live_scores()[0]

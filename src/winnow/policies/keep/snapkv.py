@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from winnow.parameters import Count, Natural, Where
+from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
 from winnow.policies.keep.budgeted import Budgeted, Positions
 
@@ -72,6 +73,9 @@ class SnapKV(Budgeted):
 
     def protected(self, moment: Moment) -> int:
         return self.window
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        return self.last_chunk(n, deep)
 
     def ranked(self, scores: Tensor) -> Tensor:
         before = slice(0, scores.shape[1] - self.window)

@@ -6,6 +6,7 @@ from typing import ClassVar
 from winnow.cache.pattern import ALL, All, SinkWindow
 from winnow.parameters import Natural
 from winnow.policies.base import LayerContext
+from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import KeepPolicy
 
 
@@ -47,3 +48,7 @@ class Streaming(KeepPolicy):
     def pattern(self, layer: LayerContext) -> All:
         governs = layer.window is not None and layer.window < self.sink + self.recent
         return ALL if governs else SinkWindow(self.sink, self.recent)
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """All: what a row sees depends on its position alone, in decode steps as in a prompt."""
+        return n

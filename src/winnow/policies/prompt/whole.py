@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from winnow.policies.compute.base import Deep
 from winnow.policies.prompt.base import PromptPolicy
 
 
@@ -11,3 +12,6 @@ class Whole(PromptPolicy):
 
     name = "whole"
     identity = True
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        return n

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from winnow.policies.compute.base import Deep
 from winnow.policies.read.base import ReadPolicy
 
 
@@ -11,3 +12,6 @@ class Dense(ReadPolicy):
 
     name = "dense"
     identity = True
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        return n

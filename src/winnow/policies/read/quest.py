@@ -10,6 +10,7 @@ from winnow.cache.layer import GROWTH
 from winnow.cache.view import View
 from winnow.parameters import Count, Natural
 from winnow.policies.base import ModelShape, Services
+from winnow.policies.compute.base import Deep
 from winnow.policies.read.base import Pages, Reader, ReadPolicy, Row
 
 
@@ -69,6 +70,10 @@ class Quest(ReadPolicy):
 
     def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
         return QuestReader(self)
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """The prompt, whose rows read everything."""
+        return min(n, deep.prompt)
 
 
 class QuestReader(Reader):

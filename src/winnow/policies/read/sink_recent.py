@@ -6,6 +6,7 @@ from typing import ClassVar
 from winnow.cache.view import View
 from winnow.parameters import Natural
 from winnow.policies.base import ModelShape, Services
+from winnow.policies.compute.base import Deep
 from winnow.policies.read.base import Reader, ReadPolicy, Row
 
 
@@ -38,6 +39,10 @@ class SinkRecent(ReadPolicy):
 
     def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
         return SinkRecentReader(self.sink, self.recent)
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """The prompt, whose rows read everything."""
+        return min(n, deep.prompt)
 
 
 class SinkRecentReader(Reader):

@@ -8,6 +8,7 @@ from winnow.errors import InputError, PlanError
 from winnow.kernels.select import Fusion
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import ModelShape, Services
+from winnow.policies.compute.base import Deep
 from winnow.policies.read.base import ReadPolicy
 from winnow.policies.read.packed import Buffers
 from winnow.policies.read.selectors import AlphaFair, Attention, Peaks, Persist, Pooled, Selector
@@ -160,6 +161,10 @@ class SlowFast(ReadPolicy):
     def reader(self, shape: ModelShape, services: Services, prompt: int) -> SlowFastReader:
         self.prepare(services, None)
         return SlowFastReader(self, self._trigger(services), self._selector(), shape.layers, prompt)
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """The prompt, whose rows read everything, but for its last rows: those select what the first steps read."""
+        return min(n, max(0, deep.prompt - self.bootstrap))
 
     def _trigger(self, services: Services) -> Trigger:
         if self.trigger == "periodic":

@@ -11,6 +11,7 @@ from winnow.cache.view import View
 from winnow.kernels.select import top
 from winnow.parameters import Count
 from winnow.policies.base import ModelShape, Services
+from winnow.policies.compute.base import Deep
 from winnow.policies.read.base import Observed, Probe, Reader, ReadPolicy, Row
 
 
@@ -85,6 +86,10 @@ class Tidal(ReadPolicy):
 
     def reader(self, shape: ModelShape, services: Services, prompt: int) -> Reader:
         return TidalReader(self.selecting(shape), self.budget)
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """The prompt, whose rows read everything."""
+        return min(n, deep.prompt)
 
 
 class TidalReader(Reader):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from winnow.policies.base import StorePolicy
+from winnow.policies.compute.base import Deep
 
 
 @dataclass(frozen=True)
@@ -11,3 +12,6 @@ class Plain(StorePolicy):
 
     name = "plain"
     identity = True
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        return n

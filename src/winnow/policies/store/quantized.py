@@ -10,6 +10,7 @@ from winnow.cache.settled import Rope
 from winnow.kernels.quantize import Axis, Form
 from winnow.parameters import Count, Natural
 from winnow.policies.base import ModelShape, StorePolicy
+from winnow.policies.compute.base import Deep
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,10 @@ class Quantized(StorePolicy):
         if known < prompt:
             return min((known // self.chunk + 1) * self.chunk, prompt)
         return (known // self.group + 1) * self.group
+
+    def prefix_stable(self, n: int, deep: Deep) -> int:
+        """All but the last prompt token, with which more become codes than would in the middle of a prompt."""
+        return min(n, deep.prompt - 1)
 
     def nbytes(self, units: int, shape: ModelShape) -> int:
         dense = min(units, self.residual + self.group - 1 + max(self.chunk, self.group))

@@ -1,0 +1,71 @@
+"""What a policy says may be gone on from is what a longer prompt would have computed itself."""
+
+import torch
+
+from covering import covered
+from driving import advance, decode, prefill
+from trials import COMBINED, PROMPT, fresh, plan_of, small_llm, tolerance
+from winnow import Plan
+from winnow.engine.services import admit
+from winnow.policies.registry import POLICIES
+from winnow.runtime.sequence import Prefix
+
+EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED)]
+LONGER = 38  # tokens of the prompt that goes on
+AT = (9, 20, PROMPT - 1, PROMPT, PROMPT + 4)
+# Of trials that act: whatever a prompt is shortened to, or whoever decides at its end, may come out otherwise.
+NOTHING = {"random_drop", "prompt_compression", "hf_quantized", "mapped"}
+
+
+def stable(plan, n, *states):
+    """The most tokens up to `n` that all of these sequences, or prompts, say may be gone on from."""
+    while (agreed := min(plan.prefix_stable(n, state.deep) for state in states)) < n:
+        n = agreed
+    return n
+
+
+def seen(llm, plan, text, at):
+    """A sequence of the shorter prompt, and new tokens after it, that has seen `at` tokens."""
+    state, prompt = fresh(llm, plan, text[:LONGER])
+    for start in range(0, min(at, PROMPT), 7):
+        advance(llm.decoder, [(state, prompt[start : min(start + 7, at)])], decode=False)
+    for token in text[PROMPT:at]:
+        decode(llm.decoder, [(state, token)])
+    return state
+
+
+@covered(plan=EVERY, family=("llama", "gemma2", "smollm3"), alone=(False, True), together=1)
+def test_a_prompt_that_goes_on_is_as_if_computed_from_its_start(plan, family, alone, text):
+    """Its logits, and the rows that it has not computed."""
+    llm = small_llm(family)
+    whole, prompt = fresh(llm, plan, text, LONGER)
+    rows = [
+        prefill(llm.decoder, whole, prompt, 7),
+        *(decode(llm.decoder, [(whole, token)])[0] for token in text[LONGER:]),
+    ]
+    ends = {stable(plan, at, fresh(llm, plan, text)[0], whole) for at in AT} - {0}
+    names = {policy.name for policy in plan.policies.values()}
+    assert not (ends and names & NOTHING)
+    assert ends or names & NOTHING or str(plan) in COMBINED  # of these some take more than there is for the end
+    for at in ends:
+        before = seen(llm, plan, text, at)
+        begun = before.fork()
+        state, ids = admit(
+            llm.decoder,
+            llm.tokenizer,
+            plan,
+            text[:LONGER],
+            len(text) - LONGER,
+            llm.prefill_chunk,
+            Prefix(begun, at, alone),
+        )
+        got = [prefill(llm.decoder, state, ids[at:], 7)]
+        got += [decode(llm.decoder, [(state, token)])[0] for token in text[LONGER:]]
+        torch.testing.assert_close(torch.stack(got), torch.stack(rows), rtol=0, atol=tolerance(plan))
+        assert state.stats.cached_tokens == at
+        if at <= before.deep.start:  # the rows of an answer may go through more layers
+            assert state.stats.rows_computed + before.stats.rows_computed == whole.stats.rows_computed
+        assert (state.stats.rows_full, state.stats.units_full) == (whole.stats.rows_full, whole.stats.units_full)
+        if plan.compute.identity:
+            assert before.stats.rows_computed == at * llm.decoder.shape.layers
+        before.release()
