@@ -9,11 +9,13 @@ from winnow.policies.compute.static_prune import StaticPrune
 from winnow.policies.compute.swiftkv import SwiftKV
 from winnow.policies.keep.everything import Everything
 from winnow.policies.keep.h2o import H2O
+from winnow.policies.keep.knorm import Knorm
 from winnow.policies.keep.locret import Locret, RandomHeads
 from winnow.policies.keep.scissorhands import Scissorhands
 from winnow.policies.keep.sirllm import SirLLM
 from winnow.policies.keep.snapkv import SnapKV
 from winnow.policies.keep.streaming import Streaming
+from winnow.policies.keep.tova import TOVA
 from winnow.policies.prompt.prompt_compression import PromptCompression
 from winnow.policies.prompt.random_drop import RandomDrop
 from winnow.policies.prompt.whole import Whole
@@ -45,6 +47,8 @@ _POLICIES: tuple[type[Policy], ...] = (
     SnapKV,
     SirLLM,
     Scissorhands,
+    TOVA,
+    Knorm,
     Dense,
     SlowFast,
     Quest,
