@@ -8,8 +8,11 @@ from winnow.policies.compute.speed import Speed
 from winnow.policies.compute.static_prune import StaticPrune
 from winnow.policies.compute.swiftkv import SwiftKV
 from winnow.policies.keep.everything import Everything
+from winnow.policies.keep.expected_attention import ExpectedAttention
 from winnow.policies.keep.h2o import H2O
+from winnow.policies.keep.keydiff import KeyDiff
 from winnow.policies.keep.knorm import Knorm
+from winnow.policies.keep.lagkv import LagKV
 from winnow.policies.keep.locret import Locret, RandomHeads
 from winnow.policies.keep.scissorhands import Scissorhands
 from winnow.policies.keep.sirllm import SirLLM
@@ -49,6 +52,9 @@ _POLICIES: tuple[type[Policy], ...] = (
     Scissorhands,
     TOVA,
     Knorm,
+    KeyDiff,
+    LagKV,
+    ExpectedAttention,
     Dense,
     SlowFast,
     Quest,
