@@ -1,6 +1,7 @@
 """The registry: one line per policy. Everything that lists policies (plans, command line, docs, tests) reads it."""
 
 from winnow.policies.base import Policy
+from winnow.policies.compute.fastkv import FastKV
 from winnow.policies.compute.full import Full
 from winnow.policies.compute.lazyllm import LazyLLM
 from winnow.policies.compute.pop import Pop
@@ -39,6 +40,7 @@ _POLICIES: tuple[type[Policy], ...] = (
     Full,
     LazyLLM,
     StaticPrune,
+    FastKV,
     Speed,
     Pop,
     SwiftKV,
