@@ -195,7 +195,9 @@ class Plan:
                 "ones"
             )
         if reason is not None:
-            raise PlanError(f"{reason}; use one of them")
+            voters = keep.score.voters if keep.score is not None and gates.ranks and gates.newest > 1 else None
+            once = f"{keep.name} with chunk=None, local=0 and votes of at most the last {gates.newest} rows, or "
+            raise PlanError(f"{reason}; use {once if voters else ''}one of them")
 
     def _votes_at_the_end(self, gates: Gates) -> bool:
         """Whether units are evicted when the prompt is complete and never else, by the votes of rows in all layers."""
