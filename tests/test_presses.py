@@ -1,14 +1,18 @@
 """Plans from kvpress's presses."""
 
 import dataclasses
+import itertools
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from driving import prefill
+from models import small_model
 from peer_engines import PYTHONS, needs_kvpress
-from winnow import Plan
+from winnow import LLM, Plan
+from winnow.engine.services import admit
 from winnow.errors import PlanError
 from winnow.policies.keep.snapkv import SnapKV
 from winnow.presses import PRESSES, WITHOUT, translate
@@ -143,3 +147,52 @@ def test_every_press_that_kvpress_has_is_known_with_its_parameters_and_defaults(
     assert theirs.keys() == PRESSES.keys() | WITHOUT.keys()
     for name, press in PRESSES.items():
         assert list(theirs[name].items())[1:] == list(press.takes.items()), name
+
+
+# Of a press's cache, the positions of the keys that each head of each layer has kept: among those of the whole prompt.
+KEPT = """
+import json, sys, torch, kvpress
+from transformers import AutoModelForCausalLM, DynamicCache
+directory, ids, expressions = sys.argv[1], torch.tensor([json.loads(sys.argv[2])]), json.loads(sys.argv[3])
+model, found = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval(), {}
+
+def keys(press):
+    cache = DynamicCache()
+    with torch.inference_mode(), press(model):
+        model(ids, past_key_values=cache)
+    return [layer.keys[0].double() for layer in cache.layers]
+
+whole = keys(kvpress.KnormPress(0.0))
+for text in expressions:
+    kept = zip(keys(eval(text, vars(kvpress))), whole)
+    found[text] = [[sorted(torch.cdist(a, b).argmin(1).tolist()) for a, b in zip(*layer)] for layer in kept]
+print(json.dumps(found))
+"""
+SAME = [
+    "KnormPress(0.5)",
+    "KeyDiffPress(0.7)",
+    "SnapKVPress(0.5, 8, 3)",
+    "TOVAPress(0.8)",
+    "LagKVPress(0.33, n_sink=5, lag_size=5)",  # 40: sinks, the last partition, 3 of each other; no rank is torn apart
+    "ExpectedAttentionPress(0.6, n_future_positions=64)",
+]
+
+
+@needs_kvpress
+def test_what_kvpress_keeps_is_what_the_plans_keep(tmp_path):
+    """Head by head, of a model with grouped queries."""
+    model = small_model("llama-9-3")
+    model.save_pretrained(tmp_path)
+    ids = [5 + place * 37 % 89 for place in range(60)]
+    command = [PYTHONS["kvpress"], "-c", KEPT, str(tmp_path), json.dumps(ids), json.dumps(SAME)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    theirs, llm = json.loads(done.stdout.splitlines()[-1]), LLM(model, prefill_chunk=16)
+    for text in SAME:
+        state, seen = admit(llm.decoder, None, translate(text, len(ids)).plan, ids, 1, 16)
+        prefill(llm.decoder, state, seen, 16)
+        mine = [cache.live_positions().expand(3, -1).tolist() for cache in state.caches]
+        if text.startswith("TOVA"):  # whose last token is there in any case
+            heads = zip(itertools.chain(*mine), itertools.chain(*theirs[text]), strict=True)
+            assert all({*their} - {len(ids) - 1} <= {*own} for own, their in heads)
+        else:
+            assert mine == theirs[text], text
