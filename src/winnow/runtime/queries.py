@@ -26,8 +26,8 @@ class QueriesSeen:
     layers: dict[int, Seen] = field(default_factory=dict)
 
     def note(self, layer: int, queries: Tensor, positions: Tensor) -> None:
-        """Take in rows: queries [q_heads, rows, head_dim], times the scale of the softmax; positions [rows]."""
-        rows = queries[:, positions >= self.which.first].float()
+        """Take in rows: queries [q_heads, rows, head_dim] float32, times the scale of the softmax; positions [rows]."""
+        rows = queries[:, positions >= self.which.first]
         if not (count := rows.shape[1]):
             return
         mean = rows.mean(1)
