@@ -29,6 +29,9 @@ class Notes:
     boundaries: list = field(default_factory=lambda: [0])
     evictions: list = field(default_factory=list)
     window: int | None = None
+    queries: list = field(default_factory=list)
+    units: list = field(default_factory=list)
+    heads: list = field(default_factory=list)
 
 
 def boundaries(prompt, tokens, chunk, local, decode_chunk):
@@ -60,6 +63,9 @@ def run_reference(model, ids, rule, *, prompt, budget, chunk, local, positions, 
         shared.logits.append(logits[-1])
         if position + 1 in times and acts:
             if len(held[0][0]) > budget:
+                for layer, seen in zip(held, notes, strict=True):
+                    for units, note in zip(layer, seen, strict=True):
+                        note.units, note.heads = units, seen
                 keep = [[set(rule(n, [u[0] for u in h])) for h, n in zip(*both, strict=True)]
                         for both in zip(held, notes, strict=True)]  # fmt: skip
                 assert all(len(stays) == budget for layer in keep for stays in layer)
@@ -83,6 +89,7 @@ def through(model, layer, hidden, position, units, notes, compact):
         places = torch.tensor([range(len(unit)) if compact else [p for p, _, _ in unit]])
         keys = torch.stack([key for _, key, _ in unit])[None, None]
         queries = q.view(len(units), -1, q.shape[-1])[head][None, :, None]  # [1, group, 1, head_dim]
+        note.queries.append(queries[0, :, 0])
         cos, sin = model.model.rotary_emb(x[None], places)
         keys, _ = apply_rotary_pos_emb(keys, keys, cos, sin)
         queries, _ = apply_rotary_pos_emb(queries, queries, cos[:, -1:], sin[:, -1:])
@@ -94,6 +101,19 @@ def through(model, layer, hidden, position, units, notes, compact):
         outs.append(weights @ torch.stack([value for _, _, value in unit]))
     hidden = hidden + attention.o_proj(torch.cat(outs).reshape(1, -1))
     return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+
+def turned(model, x, places):
+    """x [rows, head_dim], each row rotated at one of `places`."""
+    cos, sin = model.model.rotary_emb(x[None], torch.tensor([list(places)]))
+    return apply_rotary_pos_emb(x[None, None], x[None, None], cos, sin)[0][0, 0]
+
+
+def keys_and_values(model, policy, notes):
+    """Of the units that a head holds, [units, head_dim], keys as rows attend to them."""
+    places, keys, values = zip(*notes.units, strict=True)
+    places = range(len(keys)) if policy.positions == "compact" else places
+    return turned(model, torch.stack(keys), places), torch.stack(values)
 
 
 def best(live, score, count, protected, window):

@@ -195,12 +195,12 @@ class Plan:
             reason = (
                 f"{keep.name} scores tokens by what comes out of the last layer, and under {compute.name} most stop"
             )
-        elif source is not None and gates.fills:
-            what = "projections" if source == "kv" else "attention"
+        elif keep.score is not None and keep.score.of_rows is not None and gates.fills:
             reason = (
-                f"{keep.name} scores units by the {what} of their rows, and {compute.name} makes units without rows"
+                f"{keep.name} scores units by the {keep.score.of_rows} of rows, and {compute.name} makes units without "
+                "rows"
             )
-        elif gates.ranks and not keep.identity and source != "kv":
+        elif gates.ranks and not keep.identity and source not in ("kv", "units") and not self._votes_at_the_end(gates):
             reason = (
                 f"{compute.name} ranks the tokens of a prompt at its end, and {keep.name} drops units before that "
                 "without knowing which tokens will go on"
@@ -211,7 +211,15 @@ class Plan:
                 "ones"
             )
         if reason is not None:
-            raise PlanError(f"{reason}; use one of them")
+            voters = keep.score.voters if keep.score is not None and gates.ranks and gates.newest > 1 else None
+            once = f"{keep.name} with chunk=None, local=0 and votes of at most the last {gates.newest} rows, or "
+            raise PlanError(f"{reason}; use {once if voters else ''}one of them")
+
+    def _votes_at_the_end(self, gates: Gates) -> bool:
+        """Whether units are evicted when the prompt is complete and never else, by the votes of rows in all layers."""
+        score, keep = self.keep.score, self.keep
+        known = score is not None and score.voters is not None and score.voters <= gates.newest
+        return known and keep.next_eviction(0, FAR) == FAR and keep.next_eviction(1, 1) is None
 
     def _validate_read(self, gates: Gates) -> None:
         """Raise PlanError where the read policy cannot act under the others."""

@@ -29,3 +29,36 @@ def test_a_listed_signature_with_defaults_is_a_plan(winnow):
             shown = winnow("plans", policy["name"]).out
             plan = Plan.parse(shown.splitlines()[0].removesuffix(policy["verb"]))
             assert plan.policies[policy["verb"]] == POLICIES[policy["name"]]()
+
+
+def test_a_press_becomes_a_plan_with_its_counts(winnow):
+    shown = winnow("plans", "--from", "TOVAPress(0.75)", "--length", 4096)
+    assert shown.code == 0
+    assert "tova(budget=1024, chunk=None, local=0, decode_chunk=None)" in shown.out
+    assert "Of 4,096 tokens 1,024 units stay per KV head and layer." in shown.out
+    assert "Not the same: TOVAPress always keeps the last token" in shown.out
+    told = winnow("plans", "--from", "KnormPress(0.75)", "-l", 4096, "--json").json
+    assert told == {
+        "press": "KnormPress(0.75)",
+        "plan": "knorm(budget=1024, chunk=None, local=0)",
+        "prompt": 4096,
+        "kept": 1024,
+        "removed": 3072,
+        "notes": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--from", "SnapKVPress(0.5)"), "--from and --length go together"),
+        (("--length", 100), "--from and --length go together"),
+        (("snapkv", "--from", "SnapKVPress(0.5)", "-l", 100), "--from and --length go together, alone"),
+        (("--from", "SnapPress(0.5)", "-l", 100), "unknown press 'SnapPress': did you mean SnapKVPress?"),
+        (("--from", "SnapKVPress(0.5)", "-l", 0), 'Invalid value "0" for -l'),
+    ],
+)
+def test_a_press_that_cannot_be_translated_is_refused(winnow, arguments, message):
+    shown = winnow("plans", *arguments)
+    assert shown.code != 0
+    assert message in " ".join(shown.err.split())

@@ -78,6 +78,7 @@ VALUES = {
     "publish_delay": [1, 4],
     "bootstrap": [1, 20],
     "interval": [1, 2, 5, 20],
+    "ahead": [1, 64, 500],
 }
 
 

@@ -47,6 +47,11 @@ PLANS = {  # how many layers of four are taken in a step
     "h2o(budget=12, chunk=6, local=4)": 4,
     "h2o(budget=12)": 4,
     "scissorhands(budget=12, window=5, local=4, decode_chunk=3)": 4,
+    "tova(budget=12, chunk=6, local=4)": 4,
+    "keydiff(budget=12, chunk=6, local=4, decode_chunk=3)": 4,
+    "expected_attention(budget=12, chunk=6, local=4)": 4,
+    "expected_attention(budget=12, chunk=6, local=4, decode_chunk=3)": 0,  # queries are noted layer by layer
+    "fastkv(keep=0.4, layer=2)": 4,
     "lazyllm(layers=[2], keep=0.5, keep_decode=None)": 2,  # above the gate not all that is there is read
     "lazyllm(layers=[1, 3], keep=0.5, keep_decode=1.0, max_revive=3)": 4,
     "pop(cutoff=2)": 4,

@@ -255,8 +255,8 @@ class LayerCache:
         scores[:, self.start : self.stop] += votes[:, self.head :]
 
     def set_scores(self, scores: Tensor) -> None:
-        """Set the scores of the units appended last, the same in all heads: [units]."""
-        self._of_units()[:, self.stop - len(scores) : self.stop] = scores
+        """Set the scores of the units appended last: [units], the same in all heads, or [kv_heads, units]."""
+        self._of_units()[:, self.stop - scores.shape[-1] : self.stop] = scores
 
     def scale_scores(self, factor: float) -> None:
         """Multiply the scores of all units."""

@@ -9,14 +9,18 @@ from rich.table import Table
 from winnow.cli.commands.models import Plans
 from winnow.cli.tables import table_of
 from winnow.cli.terminal import console, print_json
+from winnow.errors import InputError
 from winnow.parameters import type_name
 from winnow.plan import policy_named
 from winnow.policies.base import Policy
 from winnow.policies.registry import POLICIES
+from winnow.presses import translate
 
 
 def plans(options: Plans) -> int:
-    """Print the catalogue, or one policy; returns the exit code."""
+    """Print the catalogue, one policy, or the plan of a press; returns the exit code."""
+    if options.from_ is not None or options.length is not None:
+        return _translated(options)
     wanted = list(POLICIES.values()) if options.name is None else [policy_named(options.name)]
     known = [describe(policy) for policy in wanted]
     if options.as_json:
@@ -25,6 +29,19 @@ def plans(options: Plans) -> int:
         console().print(_catalogue(known))
     else:
         print(f"{signature(known[0])}    {known[0]['verb']}\n\n{known[0]['doc']}")
+    return 0
+
+
+def _translated(options: Plans) -> int:
+    if options.from_ is None or options.length is None or options.name is not None:
+        raise InputError('--from and --length go together, alone: --from "SnapKVPress(0.75)" --length 4096')
+    found = translate(options.from_, options.length)
+    if options.as_json:
+        print_json({**vars(found), "plan": str(found.plan), "removed": found.prompt - found.kept})
+        return 0
+    print(f"{found.plan}\n\nOf {found.prompt:,} tokens {found.kept:,} units stay per KV head and layer.")
+    for note in found.notes:
+        print(f"Not the same: {note}.")
     return 0
 
 

@@ -92,6 +92,11 @@ def _parked(plan: Plan, shape: ModelShape, prompt: int, new: int, deep: Deep | N
 
 
 def _told(plan: Plan, shape: ModelShape, tokens: int) -> int:
-    """How surprising tokens are, and the last row, of which the next one's follows."""
-    told = plan.keep.score is not None and plan.keep.score.source == "logits"
+    """How surprising tokens are, and the last row, of which the next one's follows; or mean and covariance of the
+    queries of every layer."""
+    score = plan.keep.score
+    if score is not None and score.queries is not None:
+        layers = sum(plan.keep.pattern(layer).held for layer in shape.contexts)
+        return SCORE * layers * shape.q_heads * shape.head_dim * (1 + shape.head_dim)
+    told = score is not None and score.source == "logits"
     return SCORE * tokens + shape.hidden * shape.element_bytes if told else 0

@@ -121,7 +121,9 @@ class Footprints:
         if source == "attention":
             rows = VOTING_ROWS
         weights = 4 * FLOAT * rows * shape.q_heads * max(self._most(prompt))
-        keys = 2 * FLOAT * shape.kv_heads * shape.head_dim * max(self._most(prompt)) * (rows > 0)
+        # All units of a layer as floats, and as much again of what is made of them.
+        copies = 4 if source == "units" else 2 * (rows > 0)
+        keys = copies * FLOAT * shape.kv_heads * shape.head_dim * max(self._most(prompt))
         return weights + keys + told * LOGIT_ROWS * self._logits
 
     def _most(self, prompt: int) -> list[int]:

@@ -1,6 +1,7 @@
 """The registry: one line per policy. Everything that lists policies (plans, command line, docs, tests) reads it."""
 
 from winnow.policies.base import Policy
+from winnow.policies.compute.fastkv import FastKV
 from winnow.policies.compute.full import Full
 from winnow.policies.compute.lazyllm import LazyLLM
 from winnow.policies.compute.pop import Pop
@@ -8,12 +9,17 @@ from winnow.policies.compute.speed import Speed
 from winnow.policies.compute.static_prune import StaticPrune
 from winnow.policies.compute.swiftkv import SwiftKV
 from winnow.policies.keep.everything import Everything
+from winnow.policies.keep.expected_attention import ExpectedAttention
 from winnow.policies.keep.h2o import H2O
+from winnow.policies.keep.keydiff import KeyDiff
+from winnow.policies.keep.knorm import Knorm
+from winnow.policies.keep.lagkv import LagKV
 from winnow.policies.keep.locret import Locret, RandomHeads
 from winnow.policies.keep.scissorhands import Scissorhands
 from winnow.policies.keep.sirllm import SirLLM
 from winnow.policies.keep.snapkv import SnapKV
 from winnow.policies.keep.streaming import Streaming
+from winnow.policies.keep.tova import TOVA
 from winnow.policies.prompt.prompt_compression import PromptCompression
 from winnow.policies.prompt.random_drop import RandomDrop
 from winnow.policies.prompt.whole import Whole
@@ -34,6 +40,7 @@ _POLICIES: tuple[type[Policy], ...] = (
     Full,
     LazyLLM,
     StaticPrune,
+    FastKV,
     Speed,
     Pop,
     SwiftKV,
@@ -45,6 +52,11 @@ _POLICIES: tuple[type[Policy], ...] = (
     SnapKV,
     SirLLM,
     Scissorhands,
+    TOVA,
+    Knorm,
+    KeyDiff,
+    LagKV,
+    ExpectedAttention,
     Dense,
     SlowFast,
     Quest,

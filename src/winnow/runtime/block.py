@@ -105,6 +105,8 @@ class Block:
         ahead = sequence.evictions_ahead(self.layer)
         if not cache.rotated and not ahead:
             settle(self.decoder, sequence, self.layer)
+        if sequence.queries is not None and ahead and cache.scores is not None:
+            sequence.queries.note(self.layer, rows.rows(part)[0].float() * rows.scale, part.positions)
         given = sequence.gates.fills.get(self.layer)
         if given is not None and given.all_rows:
             return

@@ -105,6 +105,7 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
     sequence = segment.sequence
     cache, pattern = sequence.caches[layer], sequence.patterns[layer]
     score = sequence.score if pattern.held else None
+    told = sequence.scorer is not None or sequence.queries is not None  # of projections
     if (
         not cache.rotated
         or not cache.memory.addressed
@@ -112,7 +113,7 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
         or layer in sequence.gates.self_only
         or (_votes(segment, layer) and (segment.rows > 1 or sequence.reader.selects))
         or (layer in segment.ranked_in and sequence.windows[layer] is not None)  # of what leaves before it is ranked
-        or (sequence.scorer is not None and score is not None and sequence.evictions_ahead(layer))
+        or (told and score is not None and sequence.evictions_ahead(layer))
     ):
         return None
     window = sequence.shape.windows[layer]

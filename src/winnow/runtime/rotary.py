@@ -115,3 +115,9 @@ class LayerRope:
             cos, sin = cos / square, -sin / square
         rows = keys[None] if len(places) == 1 else keys.flatten(0, 1)[None, None]
         return self.rotary.rotate(rows, (cos, sin)).reshape(keys.shape)
+
+    def average(self, x: Tensor, places: Tensor) -> Tensor:
+        """x [heads, rows, head_dim], float32, rotated at each of some rope positions [places]: the mean over them."""
+        tables = self.rotary.tables(self.frequencies, places)[self.kind]
+        cos, sin = (each.float().mean(1, keepdim=True) for each in tables)  # rotation is linear in both
+        return self.rotary.rotate(x[None], (cos, sin))[0]

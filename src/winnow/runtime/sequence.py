@@ -20,6 +20,7 @@ from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
+from winnow.runtime.queries import QueriesSeen, score_held
 from winnow.runtime.rotary import Frequencies, LayerRope
 from winnow.runtime.shape import NOT_ROTATED
 from winnow.runtime.surprisal import Surprise
@@ -36,7 +37,7 @@ class Sequence:
     gates: where tokens may stop. deep: the prompt tokens that go through all layers, going: their positions, [tokens].
     score, patterns: what units are evicted by, and what rows see in each layer. windows: outside of which units leave a
     layer: a token that is revived may need those that have left its own. scorer: what scores new units. surprise: how
-    surprising tokens are.
+    surprising tokens are. queries: those that rows have come with, where units are scored by them.
     reader: what the read policy knows.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
     chunk: rows a step is meant to hold. position: the next token's. aside: per gate,
@@ -61,6 +62,7 @@ class Sequence:
     windows: tuple[int | None, ...]
     scorer: UnitScorer | None = None
     surprise: Surprise | None = None
+    queries: QueriesSeen | None = None
     reader: Reader = field(default_factory=Reader)
     planted: bool = False
     omitted: int = 0
@@ -77,6 +79,7 @@ class Sequence:
             twin.caches.append(cache.fork() if holder == layer else twin.caches[holder])
         twin.aside = {layer: aside.fork() for layer, aside in self.aside.items()}
         twin.surprise = None if self.surprise is None else self.surprise.fork()
+        twin.queries = None if self.queries is None else self.queries.fork()
         twin.stats = copy.copy(self.stats)
         return twin
 
@@ -170,11 +173,11 @@ class Sequence:
         changes = None if self.settling is None else self.settling.next_change(self.position, self.prompt)
         self.position += len(tokens)
         if self.position == eviction:
-            self._evict_all(regular=regular)
+            self._evict_all(decoder, regular=regular)
         if self.position == changes:
             self.quantize(decoder)
 
-    def _evict_all(self, *, regular: bool) -> None:
+    def _evict_all(self, decoder: Decoder, *, regular: bool) -> None:
         """Evict units of all layers by their scores. regular: of those that tokens reach as they come, too."""
         self.reader.reset()
         following = self.next_eviction()
@@ -184,6 +187,10 @@ class Sequence:
         for layer in range(self.shape.layers):
             late = ends and layer >= self.late
             if self.holder(layer) == layer and (late or regular):
+                scorer = self.score.held if self.score is not None and self.patterns[layer].held else None
+                if scorer is not None:
+                    rope = rope_of(decoder, self, layer)
+                    noted = score_held(scorer, self.caches[layer], rope, self.position, layer, self.queries)
                 self.evict(layer, room, noted, late=late)
         if self.observer is not None:
             self.observer.compressed(self)
@@ -238,6 +245,7 @@ class Sequence:
             cache.release()
         self.caches.clear()
         self.aside.clear()
+        self.queries = None
         self.reader = Reader()
 
     def held(self) -> tuple[int, int]:
@@ -249,7 +257,8 @@ class Sequence:
         """
         caches = self.own_caches()
         beside = sum(cache.held_beside_nbytes for cache in caches) + sum(aside.nbytes for aside in self.aside.values())
-        beside += self.reader.nbytes + self.going.nbytes + (0 if self.surprise is None else self.surprise.nbytes)
+        noted = (each.nbytes for each in (self.surprise, self.queries) if each is not None)
+        beside += self.reader.nbytes + self.going.nbytes + sum(noted)
         return self.plan.store.in_memory(sum(cache.held_nbytes for cache in caches)), beside
 
     @property
@@ -329,6 +338,12 @@ def settle(decoder: Decoder, sequence: Sequence, layer: int) -> None:
     cache.rotated = True
 
 
+def rope_of(decoder: Decoder, sequence: Sequence, layer: int) -> LayerRope | None:
+    """How the keys of a layer are rotated when they come; None: not at all."""
+    kind = decoder.rope_kinds[layer]
+    return None if kind is NOT_ROTATED else LayerRope(decoder.rotary, sequence.frequencies, kind)
+
+
 def new_sequence(
     decoder: Decoder,
     plan: Plan,
@@ -365,6 +380,7 @@ def new_sequence(
         patterns=tuple(map(plan.keep.pattern, shape.contexts)),
         windows=(None,) * shape.layers if gates.revives else shape.windows,
         surprise=Surprise(score.repeated) if score is not None and score.source == "logits" else None,
+        queries=None if score is None or score.queries is None else QueriesSeen(score.queries, shape),
         omitted=omitted,
     )
     try:
@@ -420,6 +436,5 @@ def _opened(decoder: Decoder, sequence: Sequence, layer: int) -> Callable[[], Se
     """What makes memory for units of a layer that stay, as the store holds them; None: they stay as they came."""
     if sequence.settling is None:
         return None
-    shape, kind = sequence.shape, decoder.rope_kinds[layer]
-    rope = None if kind is NOT_ROTATED else LayerRope(decoder.rotary, sequence.frequencies, kind)
+    shape, rope = sequence.shape, rope_of(decoder, sequence, layer)
     return partial(sequence.settling.settled, shape.kv_heads, shape.head_dim, decoder.dtype, decoder.device, rope)

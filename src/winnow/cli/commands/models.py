@@ -20,6 +20,10 @@ class Plans(JsonOptions, Command, runs="winnow.cli.plans:plans"):
 
     name: str | None = field(default=None, kw_only=False)
     """Show all there is to say about one."""
+    from_: Annotated[str | None, Parameter(name="--from")] = None
+    """The plan of one of kvpress's presses, like "SnapKVPress(0.75)", for a prompt of --length tokens."""
+    length: Annotated[AtLeast1 | None, Parameter(alias="-l")] = None
+    """With --from: tokens of the prompt, of which a press removes a share."""
 
 
 @dataclass(frozen=True, kw_only=True)

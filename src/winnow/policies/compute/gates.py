@@ -31,6 +31,7 @@ class Gate:
     decode: whether decode steps choose here, too; otherwise all their rows go on.
     stopped: what becomes of a token that stops. "lost": it has no unit above; "evicted": nor below, from where its
         units go, too; "parked": its hidden state is kept, and a decode step that chooses it computes it from here on.
+    newest: last tokens of a prompt that go on in any case.
     revived_see: which units of earlier steps a token sees that has been parked: of "earlier" positions, or "all" (but
         in windowed layers).
     fills: layers above that get units of what stops, and how; the step goes on seeing all tokens in them.
@@ -42,6 +43,7 @@ class Gate:
     waits: bool = False
     decode: bool = False
     stopped: Literal["lost", "evicted", "parked"] = "lost"
+    newest: int = 1
     revived_see: Literal["earlier", "all"] = "earlier"
     fills: Mapping[int, Projection] = field(default_factory=dict)
     self_only: bool = False
@@ -73,6 +75,11 @@ class Gates:
     def ranks(self) -> bool:
         """Whether tokens are chosen by the attention of a prompt's last one."""
         return any(gate.rank_by for gate in self.each)
+
+    @cached_property
+    def newest(self) -> int:
+        """Last tokens of a prompt that go through all layers in any case."""
+        return min((gate.newest for gate in self.each), default=0)
 
     @cached_property
     def revives(self) -> bool:

@@ -23,15 +23,17 @@ def last_layer(shape: ModelShape) -> int:
 
 @functools.cache  # asked for at every choice of every step
 def preset_layers(shape: ModelShape, last: int, shift: int = 0) -> tuple[int, ...]:
-    """A quarter, half and three quarters into the model, `shift` layers earlier, at most `last`.
+    """A quarter, half and three quarters into the model, `shift` layers earlier; last: see `pruning_layer`."""
+    wanted = [stage * shape.layers - shift for stage in STAGES] if last >= 1 else []
+    return tuple(sorted({pruning_layer(shape, place, last) for place in wanted}))
 
-    Each moves to the nearest layer above one that sees the whole prompt, if there is any: a sliding window ranks only
-    what is in it.
-    """
+
+def pruning_layer(shape: ModelShape, place: float | Fraction, last: int) -> int:
+    """The layer next to `place`, from 1 to `last`, above one that sees the whole prompt, if there is any: a sliding
+    window ranks only what is in it."""
     allowed = range(1, last + 1)
     sees_all = [p for p in allowed if shape.windows[p - 1] is None] or allowed
-    wanted = [stage * shape.layers - shift for stage in STAGES] if sees_all else []
-    return tuple(sorted({min(sees_all, key=lambda p: abs(p - place)) for place in wanted}))
+    return min(sees_all, key=lambda p: abs(p - place))
 
 
 def survivors(tokens: int, keep: float, least: int = 1) -> int:

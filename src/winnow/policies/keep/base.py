@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -15,6 +15,27 @@ if TYPE_CHECKING:
 # (layer, q, k, v) -> [kv_heads, rows] float32: scores of new units from the projections of their rows, unrotated,
 # q: [q_heads, rows, head_dim], k, v: [kv_heads, rows, head_dim].
 UnitScorer = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class Moments(NamedTuple):
+    """Of queries, times the scale of the softmax: [q_heads, head_dim] and [q_heads, head_dim, head_dim], float32."""
+
+    mean: Tensor
+    covariance: Tensor
+
+
+# (keys, values, queries) -> [kv_heads, units] float32: scores of all units that a layer holds when some are about to
+# be evicted. keys, values: [kv_heads, units, head_dim] float32, in the order of their slots; keys as rows attend to
+# them.
+HeldScorer = Callable[[Tensor, Tensor, Moments | None], Tensor]
+
+
+class Queries(NamedTuple):
+    """Which queries a scorer of held units is told of: those that rows at positions from `first` on have come to the
+    layer with so far, rotated at the next `ahead` rope positions, each, on average."""
+
+    first: int
+    ahead: int
 
 
 def attention_sums(weights: Tensor) -> Tensor:
@@ -30,17 +51,26 @@ class Score:
     """Where the scores of units come from, each a float32 per KV head; they begin with 0.
 
     source: "kv": what `heads` makes of the projections of a unit's row, once; "attention": the `votes` of rows,
-    added up; "logits": how surprising a unit's token is, -ln P of it or, `repeated`, of its repetition.
+    added up; "logits": how surprising a unit's token is, -ln P of it or, `repeated`, of its repetition; "units": what
+    `held` makes of the keys and values of all units that are there, anew before every eviction.
     voters: how many of the last rows before an eviction vote, for it alone; None: all rows, for all evictions to come.
     decay: by what scores are multiplied when units have been evicted by them.
+    queries: what `held` is told of queries; None: nothing.
     """
 
-    source: Literal["kv", "attention", "logits"]
+    source: Literal["kv", "attention", "logits", "units"]
     heads: Callable[[Services], UnitScorer] | None = None
     voters: int | None = None
     votes: Callable[[Tensor], Tensor] = attention_sums
     repeated: bool = False
     decay: float = 1.0
+    held: HeldScorer | None = None
+    queries: Queries | None = None
+
+    @property
+    def of_rows(self) -> str | None:
+        """What of rows it is made of, in a word; None: units that came without rows have scores, too."""
+        return {"kv": "projections", "attention": "attention"}.get(self.source, "queries" if self.queries else None)
 
 
 @dataclass(frozen=True)

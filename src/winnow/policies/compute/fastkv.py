@@ -1,0 +1,90 @@
+"""FastKV: from a layer on only the prompt tokens go on that are attended to most, for good."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool1d
+
+from winnow.parameters import Count, Share
+from winnow.policies.base import ModelShape
+from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
+from winnow.policies.compute.gates import Gate
+from winnow.policies.compute.schedule import pruning_layer, survivors
+
+
+@dataclass(frozen=True)
+class FastKV(ComputePolicy):
+    """Compute the whole prompt up to a layer; above it go on the tokens most attended to, and those of the last window.
+
+    keep: share of the prompt tokens that go on, (0, 1]; rounded up, the window's among them.
+    layer: the first layer that does not see them all, 1 to the model's last; None: half of the layers, or next to that
+        one above a layer that sees the whole prompt.
+    window: last prompt tokens, which always go on; at least one.
+    kernel: tokens that votes are pooled over, an odd count: the mean of a token's and of as many neighbours' on either
+        side, 0 counting for those before the first and from the window on. 1: none.
+
+    A token's vote is the attention that the last prompt token pays it in layer `layer` - 1, as the mean over query
+    heads. Ties go to the earlier position. The others have units in the layers below and none above, where what goes
+    on keeps its position in the text; nothing comes back, and decode steps choose nothing. With chunked prefill every
+    chunk goes up to the layer and waits there, as hidden states, until the prompt is complete; the result does not
+    depend on the chunk size. A layer with a sliding window ranks what its window holds and nothing else.
+
+    The authors add up the votes of all rows of the window where this counts the last one's. They compress the units of
+    every layer, too, by the votes of the same window: join `snapkv(budget=512, chunk=None, local=0, window=8,
+    kernel=7)` for that, whose window must not be larger than this one, or any policy that scores units by projections,
+    keys or values.
+
+    Source: Jo et al., FastKV, arXiv:2502.01068; the authors' code, whose layer (15 of 32 is the last with all tokens),
+    share, window and kernel are the defaults.
+    """
+
+    keep: Share = 0.2
+    layer: Count | None = None
+    window: Count = 8
+    kernel: Count = 7
+
+    name = "fastkv"
+    source = "arXiv:2502.01068"
+    off: ClassVar = {"keep": 1.0}
+    trial: ClassVar = {"keep": 0.4, "layer": 2, "window": 3, "kernel": 3}
+
+    def check(self) -> None:
+        self.require(
+            self.kernel % 2 == 1,
+            f"kernel={self.kernel} must be odd, for as many neighbours on either side; use {self.kernel + 1}",
+        )
+
+    def validate(self, shape: ModelShape) -> None:
+        last = shape.layers - 1
+        self.require(self.keep == 1 or last >= 1, f"a model of {shape.layers} layers has none to stop at; leave it out")
+        self.require(
+            self.layer is None or self.layer <= last,
+            f"layer={self.layer} leaves none of the model's {shape.layers} layers to stop at; use layer=1 to {last}",
+        )
+
+    def gates(self, shape: ModelShape) -> tuple[Gate, ...]:
+        if self.keep == 1:
+            return ()
+        layer = self._layer(shape)
+        return (Gate(layer, rank_by=(layer - 1,), waits=True, newest=self.window),)
+
+    def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
+        below = self._layer(shape) if self.keep < 1 else shape.layers
+        rows = [prompt] * below + [survivors(prompt, self.keep, self.window)] * (shape.layers - below)
+        return LayerTokens(rows, rows)
+
+    def choose(self, gate: Gate, entrance: Entrance) -> Tensor | None:
+        [votes] = entrance.signals
+        tokens = len(votes)
+        others = survivors(tokens, self.keep, self.window) - self.window
+        if others >= tokens - self.window:
+            return None
+        pooled = avg_pool1d(votes[None, : -self.window], self.kernel, stride=1, padding=self.kernel // 2)[0]
+        chosen = pooled.sort(descending=True, stable=True).indices[:others]
+        return torch.cat((chosen.sort().values, torch.arange(tokens - self.window, tokens, device=votes.device)))
+
+    def _layer(self, shape: ModelShape) -> int:
+        last = shape.layers - 1
+        return pruning_layer(shape, shape.layers / 2, last) if self.layer is None else self.layer

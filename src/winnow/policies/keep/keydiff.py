@@ -1,0 +1,53 @@
+"""KeyDiff: keys that are unlike the others stay in a cache of fixed size."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
+
+from winnow.parameters import Count, Natural
+from winnow.policies.keep.base import Moments, Score
+from winnow.policies.keep.budgeted import Budgeted, Positions
+
+
+@dataclass(frozen=True)
+class KeyDiff(Budgeted):
+    """Keep the units whose keys point away from the mean direction of all keys that a KV head holds.
+
+    At every eviction the score of a unit is -cos(k, a), where a is the mean of k / ||k|| over the units that its KV
+    head holds then: the last chunk's and those kept before, in a window's layer also those that have left it, and where
+    tokens stop below a layer those that came. Keys are taken as rows attend to them, rotated at their rope positions.
+    Scores are made anew each time, since the mean moves with what is held; what has been evicted counts no more.
+
+    budget: units per KV head that a layer keeps, in tokens.
+    chunk: prompt tokens from one eviction to the next, the block of the paper; None: a single one.
+    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    positions: "original": keys are rotated at their places in the text, as in the paper; "compact": at their places
+        among the units held, and a prompt may be longer than the model's positions.
+    decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
+
+    With chunk=None and local=0 this is kvpress's KeyDiffPress. Scores are in float32 whatever the model's type.
+
+    Source: Park et al., KeyDiff, arXiv:2504.15364; kvpress.
+    """
+
+    budget: Count = 1024
+    chunk: Count | None = 512
+    local: Natural | None = None
+    positions: Positions = "original"
+    decode_chunk: Count | None = None
+
+    name = "keydiff"
+    source = "arXiv:2504.15364"
+    off: ClassVar = {"budget": 1_000_000_000}
+    trial: ClassVar = {"budget": 9, "chunk": 6, "local": 4}
+
+    @property
+    def score(self) -> Score:
+        return Score("units", held=unlike_the_mean)
+
+
+def unlike_the_mean(keys: Tensor, values: Tensor, queries: Moments | None) -> Tensor:
+    """-cos(k, mean of k / ||k||), [kv_heads, units]. keys: [kv_heads, units, head_dim]."""
+    return -cosine_similarity(keys, normalize(keys, dim=-1).mean(1, keepdim=True), dim=-1)

@@ -1,0 +1,111 @@
+"""Expected Attention against an independent token-by-token implementation, and the queries that are remembered."""
+
+import pytest
+import torch
+
+from covering import covered
+from driving import decode, prefill
+from evict_reference import assert_equals_reference, best, keys_and_values, turned
+from models import small_model
+from winnow import LLM, Plan
+from winnow.engine.services import admit
+from winnow.errors import PlanError
+from winnow.policies.keep.base import Queries
+from winnow.policies.keep.expected_attention import ExpectedAttention
+from winnow.runtime.queries import QueriesSeen
+
+PROMPT = 31
+
+
+def rule(policy, model):
+    """Every query head by itself, with the rotation as a matrix."""
+    scale = model.model.layers[0].self_attn.scaling
+
+    def stays(notes, live):
+        keys, values = keys_and_values(model, policy, notes)
+        first = len(live) if policy.positions == "compact" else len(notes.ids)
+        width = keys.shape[1]
+        unit = torch.eye(width)
+        rotation = torch.stack([turned(model, unit, [first + i] * width).T for i in range(policy.ahead)]).mean(0)
+        shares = []
+        for head in torch.stack(notes.queries[policy.sink :], 1):  # [rows, head_dim]
+            mean = rotation @ head.mean(0)
+            covariance = rotation @ torch.cov(head.T, correction=0) @ rotation.T
+            logits = [scale * mean @ k + scale**2 / 2 * k @ covariance @ k for k in keys[policy.sink :]]
+            shares.append(torch.stack(logits).softmax(0))
+        found = torch.stack(shares).mean(0) * values[policy.sink :].norm(dim=1)
+        score = dict(zip(live, [float("inf")] * policy.sink + found.tolist(), strict=True))
+        return best(live, score, policy.budget, 0, notes.window)
+
+    return stays
+
+
+@covered(
+    (
+        ("name", "parameters"),
+        [
+            ("llama", {"chunk": 6}),
+            ("llama", {"chunk": None, "local": 0, "sink": 4, "ahead": 512}),  # kvpress's form
+            ("llama", {"chunk": 5, "positions": "compact", "decode_chunk": 4}),
+            ("llama-9-3", {"chunk": 6, "sink": 0, "decode_chunk": 1}),
+            ("mistral", {"budget": 6, "chunk": 5}),  # a window of 8 in every layer
+        ],
+    ),
+    prefill_chunk=[1, 7, 64],
+)
+def test_equals_the_reference(text, name, parameters, prefill_chunk):
+    policy = ExpectedAttention(**{"budget": 9, "sink": 2, "ahead": 16, "local": 4, **parameters})
+    llm = LLM(small_model(name), prefill_chunk=prefill_chunk)
+    sets = assert_equals_reference(llm, text, policy, rule(policy, llm.model), PROMPT, policy.local)
+    assert len({str(head) for layer in sets[PROMPT - 1] for head in layer}) > 1  # each head its own
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "cohere2", "smollm3", "gpt_oss", "llama-yarn"])
+def test_the_average_rotation_is_the_mean_of_all(name):
+    """Of queries, covariances and every family's own rotation."""
+    decoder = LLM(small_model(name)).decoder
+    from winnow.runtime.rotary import LayerRope
+
+    rope = LayerRope(decoder.rotary, decoder.rotary.choose(64), decoder.rope_kinds[0])
+    x, places = torch.randn(3, 2, decoder.shape.head_dim), torch.arange(40, 57)
+    each = [rope.turn(x.flatten(0, 1)[None], torch.full((1, 6), place)) for place in places.tolist()]
+    expected = torch.stack(each).mean(0).view_as(x)
+    torch.testing.assert_close(rope.average(x, places), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("cuts", [(1,) * 20, (20,), (3, 9, 8), (2, 18)])
+def test_queries_are_counted_alike_however_they_come(cuts):
+    """Far from 0 compared with how they vary, as of models with biases."""
+    llm = LLM(small_model())
+    shape, rows = llm.decoder.shape, 100 + torch.randn(4, 20, llm.decoder.shape.head_dim)
+    seen, place = QueriesSeen(Queries(2, 8), shape), 0
+    for piece in rows.split(cuts, 1):
+        seen.note(3, piece, torch.arange(place, place + piece.shape[1]))
+        place += piece.shape[1]
+    mean, covariance = seen.ahead(3, None, 0, rows.device)
+    expected = rows[:, 2:].double()
+    torch.testing.assert_close(mean.double(), expected.mean(1), rtol=1e-6, atol=0)
+    whole = torch.stack([torch.cov(head.T, correction=0) for head in expected])
+    torch.testing.assert_close(covariance.double(), whole, rtol=0, atol=1e-4)
+    assert not any(each.any() for each in seen.ahead(1, None, 0, rows.device))  # a layer to which no row came
+
+
+def test_a_fork_counts_its_own_queries(text):
+    llm = LLM(small_model(), prefill_chunk=7)
+    plan = Plan(keep=ExpectedAttention(**ExpectedAttention.trial, decode_chunk=4))
+    state, seen = admit(llm.decoder, None, plan, text[:PROMPT], 12, 7)
+    prefill(llm.decoder, state, seen, 7)
+    twin = state.fork()
+    for token in text[:5]:
+        decode(llm.decoder, [(twin, token)])
+    assert state.queries.layers[0][0] == PROMPT - 2
+    assert twin.queries.layers[0][0] == PROMPT + 5 - 2
+    shape = llm.decoder.shape
+    width = shape.head_dim
+    assert state.queries.nbytes == 4 * shape.layers * shape.q_heads * width * (1 + width)
+    assert not (twin.queries.layers[0][1] == state.queries.layers[0][1]).all()
+
+
+def test_sinks_leave_room_for_what_is_scored():
+    with pytest.raises(PlanError, match="sink=4 must be below budget=4"):
+        ExpectedAttention(budget=4)
