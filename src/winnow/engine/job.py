@@ -45,9 +45,8 @@ class Job:
         self.prompt, self.token, self._walk, self.error = [], None, None, error
 
     def _piece(self, rows: int) -> list[int]:
-        """The next tokens of the prompt, at most `rows`, and not across a point at which the caches are compressed."""
-        end = self.state.boundary()  # steps begin anew there, rather than leave slivers on both sides
-        return self.prompt[: rows if end is None else min(rows, end - self.state.position)]
+        """The next tokens of the prompt, at most `rows` where what they read is not chosen for more of them at once."""
+        return self.prompt[: self.state.piece(rows, len(self.prompt))]
 
     def _gathers(self, tokens: int) -> int:
         """The most rows that go through a layer together if so many tokens of the prompt are fed."""

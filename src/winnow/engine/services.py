@@ -73,6 +73,7 @@ def admit(
     if state.score is not None and state.score.heads is not None:
         state.scorer = state.score.heads(services)
     state.reader = plan.read.reader(decoder.shape, services, len(kept))
+    state.chooser = plan.prefill.chooser(services)
     if state.gates.fills or state.deep.anchors:
         decoder.refresh()
     plant(decoder, state, kept[0])

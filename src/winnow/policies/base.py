@@ -1,8 +1,9 @@
-"""What every policy is: a frozen dataclass of parameters that answers one of the five questions of a plan.
+"""What every policy is: a frozen dataclass of parameters that answers one of the six questions of a plan.
 
     prompt    which prompt tokens the model sees            `PromptPolicy.shorten`
     compute   which tokens go on at a layer                 `ComputePolicy.gates`, `ComputePolicy.choose`
     keep      which units stay, and which a row may see     `KeepPolicy.pattern`, `KeepPolicy.select`
+    prefill   which of the kept units a prompt's rows read  `PrefillPolicy.chooser`
     read      which of the kept units a decode step reads   `Reader.select`
     store     how a unit is held                            `StorePolicy.slabs`, `StorePolicy.settled`
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from winnow.cache.settled import Rope, SettledSlab
     from winnow.policies.keep.base import UnitScorer
 
-VERBS = ("prompt", "compute", "keep", "read", "store")
+VERBS = ("prompt", "compute", "keep", "prefill", "read", "store")
 
 
 @dataclasses.dataclass(frozen=True)

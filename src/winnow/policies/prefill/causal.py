@@ -1,0 +1,13 @@
+"""Rows of a prompt read all that is before them."""
+
+from dataclasses import dataclass
+
+from winnow.policies.prefill.base import PrefillPolicy
+
+
+@dataclass(frozen=True)
+class Causal(PrefillPolicy):
+    """Read all kept units for every row of a prompt."""
+
+    name = "causal"
+    identity = True
