@@ -174,13 +174,12 @@ class Block:
 
     def _attend_chosen(self, part: Segment, rows: Projected, queries: list[Tensor], views: list[View]) -> Tensor | None:
         """The attention of a prompt's rows over the units that its plan has chosen, [rows, q_heads, head_dim]; None
-        where they read everything: in layers that not all tokens reach, and in sliding windows."""
+        where they read everything: in layers that not all tokens reach, and in those with a sliding window."""
         sequence = part.sequence
-        if sequence.chooser is None or part.decode or self.layer >= sequence.gates.first:
+        whole = self.layer < sequence.gates.first and sequence.shape.windows[self.layer] is None
+        if sequence.chooser is None or part.decode or not whole:
             return None
         [view] = views
-        if view.window is not None:
-            return None
         assert view.past == view.units - part.rows
         keys, values = view.lying
         piece = Piece(self.layer, queries[0].transpose(0, 1), keys, rows.scale, rows.softcap)
