@@ -78,6 +78,9 @@ VALUES = {
     "publish_delay": [1, 4],
     "bootstrap": [1, 20],
     "interval": [1, 2, 5, 20],
+    "threshold": [0.2, 0.9],
+    "gamma": [0.1, 0.8],
+    "tau": [0.0, 0.02, 0.05, 1.0],
 }
 
 

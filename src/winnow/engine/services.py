@@ -10,6 +10,7 @@ from winnow.engine.whole import surprisals
 from winnow.errors import InputError
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
+from winnow.policies.prefill.minference import Pattern
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.first import plant
 from winnow.runtime.heads import RetainingHeads
@@ -48,6 +49,9 @@ class ModelServices:
 
     def retaining_heads(self, source: str | None) -> RetainingHeads:
         return self.decoder.heads(source)
+
+    def head_patterns(self, source: str) -> list[list[Pattern]]:
+        return self.decoder.patterns(source)
 
     def random_heads(self, width: int, seed: int) -> RetainingHeads:
         return self.decoder.random_heads(width, seed)

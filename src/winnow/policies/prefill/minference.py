@@ -1,8 +1,9 @@
 """MInference: a few patterns of attention, one for each head, whose places are found in the prompt itself."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from winnow.policies.base import Services
 from winnow.policies.prefill.base import Chooser, Piece, PrefillPolicy, along_diagonals, best, pooled
 
 Kind = Literal["vertical_slash", "a_shape", "block_sparse"]
+PATTERNS = get_args(Kind)
 LAST = 64  # rows by whose attention columns and diagonals are chosen
 
 
@@ -25,14 +27,22 @@ class Pattern(NamedTuple):
     second: int = 0
 
 
+ALIKE = Where("heads that are alike, without heads=...", lambda policy: policy.heads is None)
+SIZED = Where(
+    "pattern='vertical_slash' or 'a_shape', and no heads=...",
+    lambda policy: policy.pattern != "block_sparse" and policy.heads is None,
+)
+
+
 @dataclass(frozen=True)
 class MInference(PrefillPolicy):
     """Read a prompt in patterns: columns and diagonals, the first units and the recent ones, or the best blocks.
 
-    pattern: of all heads. vertical: columns; of an A-shape the first units. slash: diagonals; of an A-shape the recent
-    units. blocks: that a block of rows reads. sink, near: the first columns and the nearest diagonals, always among
-    those that are read. block: rows, and units, of a block. chunk: tokens of a prompt for which is chosen at once; a
-    multiple of `block`.
+    pattern: of all heads. heads: a directory in which `winnow diagnose patterns` has written the pattern and the sizes
+    of each head instead; None: all are alike. vertical: columns; of an A-shape the first units. slash: diagonals; of an
+    A-shape the recent units. blocks: that a block of rows reads. sink, near: the first columns and the nearest
+    diagonals, always among those that are read. block: rows, and units, of a block. chunk: tokens of a prompt for which
+    is chosen at once; a multiple of `block`.
 
     With P the attention of the chunk's last 64 rows, the columns with the highest sums of P are read, and the diagonals
     (units at the same distance) with the highest sums. A block of rows [r, r + block) reads a column whole, and of a
@@ -56,18 +66,21 @@ class MInference(PrefillPolicy):
     near: Natural = 100
     block: Count = 64
     chunk: Count = 2048
+    heads: str | None = None
 
     name = "minference"
     source = "arXiv:2407.02490, section 3"
     off: ClassVar = {"vertical": 1_000_000_000}
     trial: ClassVar = {"vertical": 4, "slash": 3, "sink": 1, "near": 1, "block": 2, "chunk": 8}
     matters: ClassVar = {
-        "vertical": Where("pattern='vertical_slash' or 'a_shape'", lambda p: p.pattern != "block_sparse"),
-        "slash": Where("pattern='vertical_slash' or 'a_shape'", lambda p: p.pattern != "block_sparse"),
+        "pattern": ALIKE,
+        "vertical": SIZED,
+        "slash": SIZED,
         "sink": Where("pattern='vertical_slash'", lambda p: p.pattern == "vertical_slash"),
         "near": Where("pattern='vertical_slash'", lambda p: p.pattern == "vertical_slash"),
-        "blocks": Where("pattern='block_sparse'", lambda p: p.pattern == "block_sparse"),
+        "blocks": Where("pattern='block_sparse'", lambda p: p.pattern == "block_sparse" and p.heads is None),
     }
+    loads: ClassVar = ("heads",)
 
     def check(self) -> None:
         self.require(
@@ -83,12 +96,19 @@ class MInference(PrefillPolicy):
     def next_end(self, known: int) -> int:
         return (known // self.chunk + 1) * self.chunk
 
+    def prepare(self, services: Services, ids: list[int] | None) -> None:
+        self.require(self.heads != "", "heads='' is no directory; leave heads out for the same pattern in all heads")
+        if self.heads is not None:
+            services.head_patterns(self.heads)
+
     def chooser(self, services: Services) -> Chooser:
+        if self.heads is not None:
+            return partial(self.choose, layers=dict(enumerate(services.head_patterns(self.heads))))
         sizes = (self.blocks, 0) if self.pattern == "block_sparse" else (self.vertical, self.slash)
         heads = [Pattern(self.pattern, *sizes)] * services.shape.q_heads
-        return partial(self.choose, layers=[heads] * services.shape.layers)
+        return partial(self.choose, layers=dict.fromkeys(range(services.shape.layers), heads))
 
-    def choose(self, piece: Piece, layers: list[list[Pattern]]) -> Cells:
+    def choose(self, piece: Piece, layers: Mapping[int, Sequence[Pattern]]) -> Cells:
         """What rows read, by the patterns of the layer's heads."""
         heads = layers[piece.layer]
         if all(each.kind == "block_sparse" for each in heads):
