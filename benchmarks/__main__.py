@@ -18,6 +18,7 @@ BENCHMARKS = {
     "file": ("models:File", "Prefill and tokens of a GGUF file: Winnow beside llama.cpp and transformers."),
     "busy": ("models:Busy", "Time per token beside another busy process: all threads, one, watched."),
     "steps": ("engine:Steps", "Milliseconds per decode step on a real text, plan beside plan."),
+    "sparse": ("engine:Sparse", "Prefill that skips what rows of a prompt read, against full attention."),
     "overhead": ("engine:Overhead", "What a decode step spends outside kernels, and its Python calls."),
     "together": ("engine:Together", "Sequences that decode together: one alone, the floor, transformers."),
     "arrival": ("engine:Arrival", "A long prompt that arrives while others decode: gaps and time to first token."),

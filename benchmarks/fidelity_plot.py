@@ -11,6 +11,7 @@ COLOURS = {
     "prompt": "#6b8f3c",
     "compute": "#00798c",
     "keep": "#d1495b",
+    "prefill": "#8d6b4f",
     "read": "#edae49",
     "store": "#6a4c93",
     "several": "black",

@@ -1,4 +1,7 @@
-"""Sequences driven step by step, below sessions and the engine: what tests look at between two steps."""
+"""Sequences driven step by step, below sessions and the engine: what tests look at between two steps.
+
+Of a prompt whose rows' reading is chosen for many at once, tokens wait until these are all there.
+"""
 
 import torch
 
@@ -12,27 +15,37 @@ def advance(decoder, batch, *, decode):
     """Feed each sequence its next tokens, (state, token ids) each, across boundaries too; returns for each the hidden
     states of the rows that reached the end of the last layer. decode: whether they are decode-phase, all or each."""
     phases = [decode] * len(batch) if isinstance(decode, bool) else decode
-    hidden, rest = [[] for _ in batch], [tokens for _, tokens in batch]
-    while going := [index for index, tokens in enumerate(rest) if tokens]:
+    hidden = [[torch.empty(0, decoder.shape.hidden, dtype=decoder.dtype, device=decoder.device)] for _ in batch]
+    rest = [getattr(state, "waiting", []) + tokens for state, tokens in batch]
+    while going := [index for index, (state, _) in enumerate(batch) if _due(state, rest[index], phases[index])]:
         pieces = []
         for index in going:
             state = batch[index][0]
-            end = state.boundary()
-            count = len(rest[index]) if end is None else end - state.position
+            count = _due(state, rest[index], phases[index])
             pieces.append((state, rest[index][:count]))
             rest[index] = rest[index][count:]
         rows = finish(decoder, walk(decoder, pieces, [phases[index] for index in going]))
         for index, each in zip(going, rows, strict=True):
             hidden[index].append(each)
+    for (state, _), tokens in zip(batch, rest, strict=True):
+        state.waiting = tokens
     return [torch.cat(each) for each in hidden]
+
+
+def _due(state, tokens, decode):
+    """How many of the tokens that there are can go through the layers in one step."""
+    if decode or state.position >= state.prompt:
+        end = state.boundary()
+        return len(tokens) if end is None else min(len(tokens), end - state.position)
+    count = state.piece(len(tokens), state.prompt - state.position)
+    return count if count <= len(tokens) else 0
 
 
 def prefill(decoder, state, ids, chunk):
     """Process a prompt, `chunk` tokens a step; returns the logits after it, [vocab] float32."""
     done = 0
     while done < len(ids):
-        end = state.boundary()
-        piece = ids[done : done + (chunk if end is None else min(chunk, end - state.position))]
+        piece = ids[done : done + state.piece(chunk, len(ids) - done)]
         [hidden] = advance(decoder, [(state, piece)], decode=False)
         done += len(piece)
     return logits_of(decoder, hidden[-1:])[0]

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from benchmarks.options import CHUNK, Cached, Chunk, Repeats, ShapeOptions, TextOptions
+from benchmarks.options import CHUNK, Cached, Chunk, Prefilled, Repeats, ShapeOptions, TextOptions
 from winnow.cli.options import (
     MODEL,
     AtLeast1,
@@ -38,6 +38,26 @@ class Steps(PlansOptions, TextOptions, OutOptions):
         from benchmarks.steps_command import steps
 
         return steps(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparse(PlansOptions, TextOptions, OutOptions):
+    """Seconds to prefill a prompt of a text under plans that skip what its rows read, and how close they stay to full.
+
+    Without --plan: full attention and a few settings of every such policy.
+    """
+
+    length: Prefilled = (8000,)
+    shape: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Random weights of a known shape instead of a model: timed only."""
+    tail: AtLeast1 = 128
+    """Tokens of the text after the prompt, along which plans are compared."""
+    repeats: Repeats = 5
+
+    def __call__(self) -> int:
+        from benchmarks.sparse_command import sparse
+
+        return sparse(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from winnow.policies.keep.budgeted import LOCAL
 from winnow.policies.registry import POLICIES
 
 TASKS = ("passkey", "number", "kv", "multi_needle", "variables")
-VERBS = ("full", "prompt", "compute", "keep", "read", "store", "composed")
+VERBS = ("full", "prompt", "compute", "keep", "prefill", "read", "store", "composed")
 SINK = 4
 
 

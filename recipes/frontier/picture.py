@@ -19,6 +19,7 @@ COLOURS = {
     "prompt": "#6b8f3c",
     "compute": "#00798c",
     "keep": "#d1495b",
+    "prefill": "#8d6b4f",
     "read": "#c98a00",
     "store": "#6a4c93",
     "composed": "black",

@@ -1,4 +1,4 @@
-"""A plan: one policy for each of prompt, compute, keep, read and store.
+"""A plan: one policy for each of prompt, compute, keep, prefill, read and store.
 
 Plan.parse("streaming(sink=4, recent=1024)")      text, Python-call syntax, joined by +
 Plan(keep=Streaming(sink=4, recent=1024))         the same
@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from winnow.cache.pattern import ALL, HELD
 from winnow.errors import CapacityError, PlanError
 from winnow.policies.base import VERBS, LayerContext, ModelShape, Policy, Services, StorePolicy
 from winnow.policies.compute.base import ComputePolicy, Deep
@@ -18,6 +19,8 @@ from winnow.policies.compute.full import Full
 from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy
 from winnow.policies.keep.everything import Everything
+from winnow.policies.prefill.base import PrefillPolicy
+from winnow.policies.prefill.causal import Causal
 from winnow.policies.prompt.base import PromptPolicy
 from winnow.policies.prompt.whole import Whole
 from winnow.policies.read.base import ReadPolicy
@@ -39,6 +42,7 @@ class Plan:
     prompt: PromptPolicy = dataclasses.field(default_factory=Whole)
     compute: ComputePolicy = dataclasses.field(default_factory=Full)
     keep: KeepPolicy = dataclasses.field(default_factory=Everything)
+    prefill: PrefillPolicy = dataclasses.field(default_factory=Causal)
     read: ReadPolicy = dataclasses.field(default_factory=Dense)
     store: StorePolicy = dataclasses.field(default_factory=Plain)
     # Parameters that the plan's text spelled out, per verb, so that str() gives the text back.
@@ -106,7 +110,7 @@ class Plan:
             policy = _make(name, values)
             if policy.verb in chosen:
                 first = chosen[policy.verb].name
-                what = "show of a prompt" if policy.verb == "prompt" else policy.verb
+                what = {"prompt": "show of a prompt", "prefill": "read in prefill"}.get(policy.verb, policy.verb)
                 raise PlanError(f"{first} and {name} both say what to {what}; a plan holds one of them")
             chosen[policy.verb] = policy
             written[policy.verb] = tuple(values)
@@ -123,6 +127,7 @@ class Plan:
         gates = self.gates(shape)
         if gates.each:
             self._validate_keep(gates)
+        self._validate_prefill(shape)
         self._validate_read(gates)
         if self.store.next_change(0, prompt=1) is not None and self.keep.next_eviction(known=1, prompt=1) is not None:
             raise PlanError(
@@ -139,7 +144,7 @@ class Plan:
         policy lacks a tokenizer, heads or another model.
         """
         self.validate(services.shape)
-        for policy in (self.prompt, self.keep, self.read, self.store):
+        for policy in (self.prompt, self.keep, self.prefill, self.read, self.store):
             policy.prepare(services, ids)
         if ids is not None:
             self._check_length(services.shape, len(ids), new)
@@ -175,6 +180,10 @@ class Plan:
             return None
         # In windows only distances count.
         return self.bound(gates, prompt, new, 0, LayerContext(0, shape.layers, None))
+
+    def step_rows(self, chunk: int) -> int:
+        """The most rows of a prompt that go through a layer together, where steps are meant to hold `chunk`."""
+        return max(chunk, self.prefill.whole)
 
     def bound(self, gates: Gates, prompt: int, new: int, chunk: int, layer: LayerContext) -> int | None:
         """The most units per KV head that a layer which all tokens reach ever holds; None: one for every token.
@@ -220,6 +229,14 @@ class Plan:
         score, keep = self.keep.score, self.keep
         known = score is not None and score.voters is not None and score.voters <= gates.newest
         return known and keep.next_eviction(0, FAR) == FAR and keep.next_eviction(1, 1) is None
+
+    def _validate_prefill(self, shape: ModelShape) -> None:
+        """Raise PlanError where it is fixed what rows of a prompt see."""
+        if not self.prefill.identity and any(self.keep.pattern(each) not in (ALL, HELD) for each in shape.contexts):
+            raise PlanError(
+                f"under {self.keep.name} rows of a prompt see the first and the recent tokens only, and "
+                f"{self.prefill.name} chooses among all that is kept; use one of them"
+            )
 
     def _validate_read(self, gates: Gates) -> None:
         """Raise PlanError where the read policy cannot act under the others."""

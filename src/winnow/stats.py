@@ -39,6 +39,8 @@ class Stats:
     slow_steps: int = 0  # decode steps that are slow for the read policy; if it has none, that read every kept unit
     fast_steps: int = 0  # all others
     revived_rows: int = 0  # rows computed late, for tokens skipped before
+    pairs_read: int = 0  # of a query and a key, by rows of a prompt where a plan chooses what these read
+    pairs_full: int = 0  # the same where they read everything
 
     @property
     def tpot_s(self) -> float:

@@ -60,7 +60,7 @@ def assert_same(got, expected, atol=1e-5):
 
 
 def test_there_is_one_identity_per_verb():
-    assert set(IDENTITY) == {"prompt", "compute", "keep", "read", "store"}
+    assert set(IDENTITY) == {"prompt", "compute", "keep", "prefill", "read", "store"}
     assert Plan().is_full
 
 

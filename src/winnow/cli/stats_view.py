@@ -18,6 +18,7 @@ def stats_table(stats: Stats, plan: str) -> Table:
         "in all": f"{stats.total_s:.3f} s",
         "rows computed": _of_full(stats.rows_computed, stats.rows_full),
         "units read by decode steps": _of_full(stats.units_read, stats.units_full),
+        "pairs read in prefill": _of_full(stats.pairs_read, stats.pairs_full) if stats.pairs_full else "",
         "memory, at most": size(stats.total_bytes),
         "beside the cache, at most": size(stats.aux_bytes) if stats.aux_bytes else "",
         "cache at the end": size(stats.cache_bytes),

@@ -68,7 +68,7 @@ def _held(plan: Plan, shape: ModelShape, layer: LayerContext, units: int) -> int
 
 def most_units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep) -> list[int]:
     """Per layer, the most units that a KV head holds; 0 where a layer uses another one's."""
-    gates = plan.gates(shape)
+    gates, chunk = plan.gates(shape), plan.step_rows(chunk)
     from_prompt = plan.compute.layer_tokens(shape, prompt, deep).units
     returns = gates.revives or gates.evicts  # then a layer has, or has had, what it lacks after the prompt
     most = []

@@ -96,7 +96,7 @@ class Footprints:
         normed = 3 * FLOAT * shape.hidden
         widest = max(normed, shape.element_bytes * max(4 * queries + 3 * keys, 4 * shape.mlp))
         row = 3 * shape.hidden * shape.element_bytes + widest
-        return KEPT * min(self.chunk, prompt) * row + self._logits
+        return KEPT * min(self.plan.step_rows(self.chunk), prompt) * row + self._logits
 
     def _moving(self, prompt: int) -> int:
         """Of what lies twice while it moves: a layer's units where slabs grow or are compacted, what a reader holds

@@ -46,10 +46,11 @@ class Job:
         self.prompt, self.token, self._walk, self.error = [], None, None, error
 
     def _piece(self, rows: int) -> list[int]:
-        """The next tokens of the prompt, at most `rows`, and not across a point at which the caches are compressed."""
-        done = self.state.position  # at boundaries steps begin anew, rather than leave slivers on both sides
-        ends = [end - done for end in (self.state.boundary(), self.mark) if end is not None and end > done]
-        return self.prompt[: min([rows, *ends])]
+        """The next tokens of the prompt, at most `rows` where what they read is not chosen for more of them at once."""
+        left, done = len(self.prompt), self.state.position
+        if self.mark is not None and self.mark > done:
+            left = min(left, self.mark - done)
+        return self.prompt[: self.state.piece(rows, left)]
 
     def _gathers(self, tokens: int) -> int:
         """The most rows that go through a layer together if so many tokens of the prompt are fed."""

@@ -10,6 +10,7 @@ from winnow.engine.whole import surprisals
 from winnow.errors import InputError
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
+from winnow.policies.prefill.minference import Pattern
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.first import plant
 from winnow.runtime.heads import RetainingHeads
@@ -49,6 +50,9 @@ class ModelServices:
     def retaining_heads(self, source: str | None) -> RetainingHeads:
         return self.decoder.heads(source)
 
+    def head_patterns(self, source: str) -> list[list[Pattern]]:
+        return self.decoder.patterns(source)
+
     def random_heads(self, width: int, seed: int) -> RetainingHeads:
         return self.decoder.random_heads(width, seed)
 
@@ -84,6 +88,7 @@ def admit(
     if state.score is not None and state.score.heads is not None:
         state.scorer = state.score.heads(services)
     state.reader = plan.read.reader(decoder.shape, services, len(kept))
+    state.chooser = plan.prefill.chooser(services)
     if state.gates.fills or state.deep.anchors:
         decoder.refresh()
     if prefix is None:

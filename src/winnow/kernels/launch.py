@@ -16,7 +16,16 @@ import torch
 from winnow.errors import ModelError
 
 log = logging.getLogger(__name__)
-MODULES = ("linear.cpu", "attend.cpu_decode", "attend.cpu_prefill", "dots.cpu", "select.cpu", "pack.cpu", "pages.cpu")
+MODULES = (
+    "linear.cpu",
+    "attend.cpu_decode",
+    "attend.cpu_prefill",
+    "dots.cpu",
+    "select.cpu",
+    "pack.cpu",
+    "pages.cpu",
+    "sparse.cpu",
+)
 PACKED, LAYERS = "packed.cpu", "layers.cpu"  # what not every model can use
 
 

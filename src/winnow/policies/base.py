@@ -1,8 +1,9 @@
-"""What every policy is: a frozen dataclass of parameters that answers one of the five questions of a plan.
+"""What every policy is: a frozen dataclass of parameters that answers one of the six questions of a plan.
 
     prompt    which prompt tokens the model sees            `PromptPolicy.shorten`
     compute   which tokens go on at a layer                 `ComputePolicy.gates`, `ComputePolicy.choose`
     keep      which units stay, and which a row may see     `KeepPolicy.pattern`, `KeepPolicy.select`
+    prefill   which of the kept units a prompt's rows read  `PrefillPolicy.chooser`
     read      which of the kept units a decode step reads   `Reader.select`
     store     how a unit is held                            `StorePolicy.slabs`, `StorePolicy.settled`
 
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from winnow.cache.settled import Rope, SettledSlab
     from winnow.policies.compute.base import Deep
     from winnow.policies.keep.base import UnitScorer
+    from winnow.policies.prefill.minference import Pattern
 
-VERBS = ("prompt", "compute", "keep", "read", "store")
+VERBS = ("prompt", "compute", "keep", "prefill", "read", "store")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +158,10 @@ class Services(Protocol):
 
     def retaining_heads(self, source: str | None) -> "UnitScorer":
         """Locret's heads for the model: in a directory, or the model's own. Raises ModelError where there are none."""
+
+    def head_patterns(self, source: str) -> "list[list[Pattern]]":
+        """Of every layer and query head what it reads of a prompt (`minference`), from a directory. Raises ModelError
+        where there are none, or another model's."""
 
     def random_heads(self, width: int, seed: int) -> "UnitScorer":
         """Untrained heads, for comparison."""

@@ -20,6 +20,10 @@ from winnow.policies.keep.sirllm import SirLLM
 from winnow.policies.keep.snapkv import SnapKV
 from winnow.policies.keep.streaming import Streaming
 from winnow.policies.keep.tova import TOVA
+from winnow.policies.prefill.causal import Causal
+from winnow.policies.prefill.flexprefill import FlexPrefill
+from winnow.policies.prefill.minference import MInference
+from winnow.policies.prefill.xattention import XAttention
 from winnow.policies.prompt.prompt_compression import PromptCompression
 from winnow.policies.prompt.random_drop import RandomDrop
 from winnow.policies.prompt.whole import Whole
@@ -57,6 +61,10 @@ _POLICIES: tuple[type[Policy], ...] = (
     KeyDiff,
     LagKV,
     ExpectedAttention,
+    Causal,
+    MInference,
+    XAttention,
+    FlexPrefill,
     Dense,
     SlowFast,
     Quest,

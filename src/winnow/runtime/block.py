@@ -15,6 +15,8 @@ from winnow.cache.view import View
 from winnow.errors import UnsupportedModelError
 from winnow.kernels.attend import attend
 from winnow.kernels.merge import merge
+from winnow.kernels.sparse import attend_cells
+from winnow.policies.prefill.base import Piece
 from winnow.policies.read.base import Copies, Observed, Pages, Row
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Attended
@@ -138,23 +140,28 @@ class Block:
         wanted = reader.wants(row, views) if row.last or not part.decode else None
         shown = wanted == "logits" and part.rows == 1
         pieces = [(query, piece) for query, view in zip(queries, views, strict=True) for piece in view.pieces]
-        parts: list[Any] = [
-            attend(
-                query,
-                *piece.lying,
-                part.positions,
-                piece.order,
-                past=piece.past,
-                window=piece.window,
-                scale=rows.scale,
-                softcap=rows.softcap,
-                sinks=rows.sinks if index == 0 else None,  # an extra logit, to be counted once
-                return_lse=len(pieces) > 1,
-                return_logits=shown,
-                index=piece.index,
-            )
-            for index, (query, piece) in enumerate(pieces)
-        ]
+        skipping = self._attend_chosen(part, rows, queries, views)
+        parts: list[Any] = (
+            [skipping]
+            if skipping is not None
+            else [
+                attend(
+                    query,
+                    *piece.lying,
+                    part.positions,
+                    piece.order,
+                    past=piece.past,
+                    window=piece.window,
+                    scale=rows.scale,
+                    softcap=rows.softcap,
+                    sinks=rows.sinks if index == 0 else None,  # an extra logit, to be counted once
+                    return_lse=len(pieces) > 1,
+                    return_logits=shown,
+                    index=piece.index,
+                )
+                for index, (query, piece) in enumerate(pieces)
+            ]
+        )
         logits: list[Tensor] = []
         if shown:
             shares = iter([each for *_, each in parts])
@@ -166,6 +173,22 @@ class Block:
             told = queries if wanted == "queries" else []
             reader.observe(row, views, Observed(part.positions, told, logits))
         return merge(parts) if len(parts) > 1 else parts[0]
+
+    def _attend_chosen(self, part: Segment, rows: Projected, queries: list[Tensor], views: list[View]) -> Tensor | None:
+        """The attention of a prompt's rows over the units that its plan has chosen, [rows, q_heads, head_dim]; None
+        where they read everything: in layers that not all tokens reach, and in those with a sliding window."""
+        sequence = part.sequence
+        whole = self.layer < sequence.gates.first and sequence.shape.windows[self.layer] is None
+        if sequence.chooser is None or part.decode or not whole:
+            return None
+        [view] = views
+        assert view.past == view.units - part.rows
+        keys, values = view.lying
+        piece = Piece(self.layer, queries[0].transpose(0, 1), keys, rows.scale, rows.softcap)
+        cells, stats = sequence.chooser(piece), sequence.stats
+        stats.pairs_read += cells.pairs(piece.rows, piece.units)
+        stats.pairs_full += piece.everything(cells.rows).pairs(piece.rows, piece.units)
+        return attend_cells(queries[0], keys, values, cells, scale=rows.scale, softcap=rows.softcap, sinks=rows.sinks)
 
     def _row(self, index: int, cache: LayerCache, rows: Projected, window: int | None) -> Row:
         """The last row of a part, for the read policy."""

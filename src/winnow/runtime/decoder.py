@@ -19,8 +19,10 @@ from winnow.errors import ModelError
 from winnow.kernels.launch import check_process, compile_kernels, numba_missing, openmp
 from winnow.models.packed import is_packed
 from winnow.models.shadow import shadow_of
+from winnow.policies.prefill.minference import Pattern
 from winnow.runtime.adapters import base_name, dtype_hint
 from winnow.runtime.families import family_of
+from winnow.runtime.head_patterns import load_patterns
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
 from winnow.runtime.rotary import Rotary
 from winnow.runtime.shape import shape_of
@@ -112,6 +114,15 @@ class Decoder:
             known[source] = load_heads(found, self.model)
         heads: RetainingHeads = known[source]
         return heads
+
+    def patterns(self, source: str) -> list[list[Pattern]]:
+        """Patterns of the model's heads, loaded once from a directory. Raises ModelError as `load_patterns`."""
+        self.refresh()
+        known = self.derived.setdefault("patterns", {})
+        if source not in known:
+            known[source] = load_patterns(source, self.model).layers
+        found: list[list[Pattern]] = known[source]
+        return found
 
     def random_heads(self, width: int, seed: int) -> RetainingHeads:
         """Untrained retaining heads with `width` hidden values, drawn once."""

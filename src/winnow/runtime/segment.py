@@ -60,7 +60,8 @@ class Segment:
         if self.decode and self.rows == 1:
             return self.whole
         ascends = self.sequence.gates.relaxed if self.decode else self.consecutive
-        return self.whole and ascends and self.rows > 0 and not self.sequence.reader.selects
+        chooses = self.sequence.reader.selects or (self.sequence.chooser is not None and not self.decode)
+        return self.whole and ascends and self.rows > 0 and not chooses
 
     def visible(self) -> Tensor:
         """[tokens] positions, ascending."""

@@ -17,6 +17,7 @@ from winnow.policies.base import ModelShape, StorePolicy
 from winnow.policies.compute.base import Deep
 from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer
+from winnow.policies.prefill.base import Chooser
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
@@ -38,7 +39,7 @@ class Sequence:
     score, patterns: what units are evicted by, and what rows see in each layer. windows: outside of which units leave a
     layer: a token that is revived may need those that have left its own. scorer: what scores new units. surprise: how
     surprising tokens are. queries: those that rows have come with, where units are scored by them.
-    reader: what the read policy knows.
+    reader: what the read policy knows. chooser: what says which units rows of the prompt read.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
     chunk: rows a step is meant to hold. position: the next token's. aside: per gate,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
@@ -64,6 +65,7 @@ class Sequence:
     surprise: Surprise | None = None
     queries: QueriesSeen | None = None
     reader: Reader = field(default_factory=Reader)
+    chooser: Chooser | None = None
     planted: bool = False
     omitted: int = 0
     read_less: bool = False
@@ -130,7 +132,7 @@ class Sequence:
     @property
     def plain(self) -> bool:
         """Whether rows of its prompt attend to all that was there before, in all layers, and nobody is told how."""
-        told = self.reader.selects or self.score is not None or self.observer is not None
+        told = self.reader.selects or self.score is not None or self.observer is not None or self.chooser is not None
         return not told and all(pattern == ALL for pattern in self.patterns) and not any(self.windows)
 
     @cached_property
@@ -140,11 +142,20 @@ class Sequence:
         return None if store.next_change(0, self.prompt) is None else store
 
     def boundary(self) -> int | None:
-        """After how many tokens units are next evicted by their scores, or held in another form, if ever."""
-        if (store := self.settling) is None:
-            return self.next_eviction()
-        ends = (self.next_eviction(), store.next_change(self.position, self.prompt))
+        """After how many tokens units are next evicted by their scores, or held in another form, or what rows of the
+        prompt read is chosen anew, if ever."""
+        ends = [self.next_eviction()]
+        if (store := self.settling) is not None:
+            ends.append(store.next_change(self.position, self.prompt))
+        if self.position < self.prompt:
+            ends.append(self.plan.prefill.next_end(self.position))
         return min((end for end in ends if end is not None), default=None)
+
+    def piece(self, rows: int, left: int) -> int:
+        """How many of the `left` tokens of its prompt go through the layers next, in a step that has room for `rows`:
+        more than that where what they read is chosen for all of them at once."""
+        end, whole = self.boundary(), self.plan.prefill.whole  # at an end steps begin anew, and leave no slivers
+        return min(max(whole, rows - rows % whole), left, left if end is None else end - self.position)
 
     def next_eviction(self) -> int | None:
         """After how many tokens units are next evicted by their scores, if ever."""
@@ -370,7 +381,7 @@ def new_sequence(
         aside={layer: Aside(shape.hidden, dtype, device) for layer in gates.at},
         frequencies=frequencies_of(decoder, plan, prompt, length),
         prompt=prompt,
-        chunk=chunk,
+        chunk=plan.step_rows(chunk),
         position=0,
         stats=Stats(prompt_tokens=prompt + omitted, rows_full=omitted * shape.layers),
         gates=gates,

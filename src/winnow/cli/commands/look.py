@@ -56,9 +56,21 @@ class Support(_Diagnosis, Command, runs="winnow.cli.diagnose:support"):
     """Units that it selects. Default: a sixteenth of the prompt."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Patterns(DocumentOptions, AdapterOptions, JsonOptions, Command, runs="winnow.cli.diagnose_patterns:patterns"):
+    """Search on --file which pattern each head's attention to a prompt has, for minference(heads='OUT').
+
+    Of a few patterns each head gets the one that holds most of its attention, on one text of some thousand tokens.
+    """
+
+    out: Annotated[Path, Parameter(name=["--out", "--output", "-o"])]
+    """A new directory for head_patterns.json."""
+
+
 app.default(Layers)
 app.command(Layers, name="layers")
 app.command(Support, name="support")
+app.command(Patterns, name="patterns")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ class Budgeted(KeepPolicy):
 
     def next_eviction(self, known: int, prompt: int) -> int | None:
         end = prompt - self.tail(prompt)
-        if known < end:
+        if known < end and prompt > self.budget:  # or all of it stays, and steps need not end anywhere
             return end if self.chunk is None else min((known // self.chunk + 1) * self.chunk, end)
         if self.decode_chunk is None:
             return None

@@ -1,0 +1,79 @@
+"""`python -m benchmarks sparse`: prefill that skips what rows of a prompt read, against full attention in turns."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+import torch
+from rich.table import Table
+
+from benchmarks.commands.engine import Sparse
+from benchmarks.document import document_ids
+from benchmarks.record import Record, about
+from benchmarks.shapes import shape_named
+from benchmarks.source import Source, load_checked
+from benchmarks.sparse import PLANS, Skipped, SparseRow, measure_sparse, summarise_sparse
+from benchmarks.tables import PLAN_COLUMNS
+from winnow.cli.deliver import deliver
+from winnow.cli.inputs import parse_plans
+from winnow.cli.terminal import Meter, interruptible, new_table
+from winnow.errors import InputError
+from winnow.evaluation.compare import with_full
+
+
+def sparse(options: Sparse) -> int:
+    """Time prefills; returns the exit code."""
+    if options.shape is not None and options.text is not None:
+        raise InputError("--shape has random weights, for which no text is closer than another; leave --text out")
+    lengths, tail = sorted(set(options.length)), options.tail if options.shape is None else 0
+    plans = with_full(parse_plans(options.plan, PLANS))
+    llm = load_checked(Source(options, options.shape), plans, lengths[-1] + tail)
+    if options.shape is None:
+        ids = document_ids(llm, options.text, lengths[-1] + tail)
+    else:
+        draw = torch.Generator().manual_seed(0)
+        ids = torch.randint(shape_named(options.shape).vocab, (lengths[-1],), generator=draw).tolist()
+    settings = {"tail": tail, "repeats": options.repeats}
+    name = options.shape or options.model_name
+    measured: list[Skipped] = []
+    with Meter("sparse", len(plans) * (options.repeats + 1) * sum(lengths)) as meter, interruptible():
+        for found in measure_sparse(llm, plans, ids, lengths, **settings, progress=meter.advance):
+            measured += found
+            meter.note(f"{found[0].length:,} tokens: done")
+    rows = summarise_sparse(measured)
+    figures = {**settings, "summary": list(map(asdict, rows)), "records": list(map(asdict, measured))}
+    shown = _shown(rows, f"{name}, {torch.get_num_threads()} threads") if rows else "no length was finished"
+    complete = len(measured) == len(plans) * len(lengths)
+    return deliver(Record("sparse", figures, shown, complete=complete, about=about(llm, name)), options)
+
+
+def _or_none(value: float | None, spell: Callable[[float], str]) -> str:
+    return "-" if value is None else spell(value)
+
+
+COLUMNS: dict[str, Callable[[SparseRow], str]] = {
+    "median\ns": lambda row: f"{row.median_s:.2f}",
+    "least\ns": lambda row: f"{row.min_s:.2f}",
+    "faster\nx": lambda row: f"{row.speedup:.2f}",
+    "range\nx": lambda row: f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
+    "pairs\n%": lambda row: _or_none(row.pairs, lambda share: f"{100 * share:.1f}"),
+    "KL": lambda row: _or_none(row.kl, lambda kl: f"{kl:.4f}"),
+    "KL\nmost": lambda row: _or_none(row.kl_most, lambda kl: f"{kl:.3f}"),
+}
+CAPTION = (
+    "a prefill, of all turns; faster: full attention's time over the plan's in the same turn, the median turn's, the "
+    "least and the most; pairs: of a query and a key, read where the plan chooses; KL: of full attention's next "
+    "token to the plan's, along the text after the prompt, the mean and the most"
+)
+
+
+def _shown(rows: Sequence[SparseRow], title: str) -> Table:
+    """A section per length, a row per plan."""
+    table = new_table(title, CAPTION)
+    table.add_column("prompt", justify="right")
+    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
+    for heading in COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row, after in zip(rows, [*rows[1:], None], strict=True):
+        ends = after is not None and after.length != row.length
+        table.add_row(f"{row.length:,}", row.plan, *(show(row) for show in COLUMNS.values()), end_section=ends)
+    return table

@@ -1,0 +1,123 @@
+"""What every prefill policy is, and what it is told of the rows that it chooses for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from winnow.kernels.sparse import Cells
+from winnow.policies.base import Policy, Services
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of a prompt in one layer, whose units are the last ones that the layer holds.
+
+    queries: [q_heads, rows, head_dim], keys: [kv_heads, units, head_dim], as they attend. scale, softcap: of the
+    layer's logits. Units have places, in order of position; those of tokens that have been evicted have none.
+    """
+
+    layer: int
+    queries: Tensor
+    keys: Tensor
+    scale: float
+    softcap: float | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.queries.shape[1]
+
+    @property
+    def units(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def past(self) -> int:
+        """Units of before these rows."""
+        return self.units - self.rows
+
+    def front(self, block: int) -> int:
+        """How many units the first block of keys lacks, where blocks are counted back from the first row's unit."""
+        return -self.past % block
+
+    def causal(self, block: int) -> Tensor:
+        """[blocks of rows, blocks of units] bool: which begin no later than the rows' own."""
+        rows, units = -(-self.rows // block), -(-(self.units + self.front(block)) // block)
+        own = torch.arange(units - rows, units, device=self.keys.device)
+        return torch.arange(units, device=self.keys.device) <= own[:, None]
+
+    def everything(self, block: int) -> Cells:
+        """All that is before the rows."""
+        seen = self.causal(block).expand(len(self.queries), -1, -1)
+        return Cells(seen, block, block, self.front(block))
+
+    def attention_of_last(self, count: int) -> Tensor:
+        """How the last `count` rows attend to all units before them: [q_heads, count, units] float32."""
+        weights = self.logits(self.queries[:, -count:])
+        if self.softcap is not None:
+            weights = self.softcap * (weights / self.softcap).tanh()
+        ahead = torch.ones(count, count, dtype=torch.bool, device=weights.device).triu(1)
+        weights[..., -count:].masked_fill_(ahead, float("-inf"))
+        return weights.softmax(-1)
+
+    def logits(self, queries: Tensor, keys: Tensor | None = None) -> Tensor:
+        """[q_heads, rows, head_dim] by [kv_heads, units, head_dim] (None: all keys) -> [q_heads, rows, units] float32,
+        the products as the model's dtype has them, scaled."""
+        keys = self.keys if keys is None else keys
+        grouped = queries.reshape(len(keys), -1, queries.shape[-1])
+        return (grouped @ keys.mT).float().mul_(self.scale).view(len(queries), -1, keys.shape[1])
+
+
+Chooser = Callable[[Piece], Cells]
+
+
+class PrefillPolicy(Policy):
+    """Which of the kept units rows of a prompt read, in layers that every token reaches and that have no window.
+
+    whole: so many tokens of a prompt, or multiples of it, go through the layers together, counted from the last time
+    at which units were evicted or changed; but for the last ones.
+    """
+
+    verb = "prefill"
+
+    @property
+    def whole(self) -> int:
+        return 1
+
+    def next_end(self, known: int) -> int | None:
+        """After how many tokens of a prompt the next ones are chosen for anew: steps never go across; None: never."""
+        return None
+
+    def chooser(self, services: Services) -> Chooser | None:
+        """What says what rows read; None: everything."""
+        return None
+
+
+def pooled(x: Tensor, block: int, front: int = 0) -> Tensor:
+    """Means over blocks, [heads, n, width] -> [heads, blocks, width] float32; `front` are missing from the first."""
+    heads, n, width = x.shape
+    blocks = -(-(n + front) // block)
+    filled = torch.nn.functional.pad(x, (0, 0, front, blocks * block - front - n))
+    sums = filled.view(heads, blocks, block, width).sum(2, dtype=torch.float32)
+    count = torch.full((blocks,), float(block), device=x.device)
+    count[0] -= front
+    count[-1] -= blocks * block - front - n
+    return sums / count[:, None]
+
+
+def along_diagonals(weights: Tensor) -> Tensor:
+    """[heads, rows, units] of the last rows -> [heads, units]: sums over those at the same distance, by distance."""
+    heads, rows, units = weights.shape
+    padded = torch.nn.functional.pad(weights, (rows - 1, 0))
+    wide = units + rows - 1
+    return padded.as_strided((heads, rows, units), (rows * wide, wide + 1, 1)).sum(1).flip(-1)
+
+
+def best(scores: Tensor, count: int, first: int) -> Tensor:
+    """[heads, n] bool: the first `first` of them and the highest others, `count` in all; of equals the earlier ones."""
+    heads, n = scores.shape
+    ranked = scores.clone()
+    ranked[:, :first] = torch.inf
+    index = ranked.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    return torch.zeros(heads, n, dtype=torch.bool, device=scores.device).scatter_(-1, index, True)
