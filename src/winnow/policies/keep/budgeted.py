@@ -118,7 +118,8 @@ class Budgeted(KeepPolicy):
             scores[:, -protected:] = most
         if moment.layer.window is not None:  # what has left the window is of no use to anyone
             scores.masked_fill_(cache.live_positions() <= moment.known - moment.layer.window, -most)
-        return best(scores, self.budget + beside)
+        # A score made of projections is a sum of terms of either sign; attention adds up terms of one.
+        return best(scores, self.budget + beside, cancels=self.score is not None and self.score.source == "kv")
 
     def ranked(self, scores: Tensor) -> Tensor:
         """Of the units' scores [kv_heads, units] what they are ranked by; they may be written to."""
@@ -133,14 +134,18 @@ class Budgeted(KeepPolicy):
         return moment.late or moment.known == moment.prompt - self.tail(moment.prompt)
 
 
-def best(scores: Tensor, count: int) -> Tensor:
+def best(scores: Tensor, count: int, *, cancels: bool = False) -> Tensor:
     """Index [heads, count], ascending, of the highest of finite scores [heads, units].
 
     Where several have the last place's score, but for rounding, as units of a token repeated have in the first layer,
-    the newest of them are taken.
+    the newest of them are taken. cancels: whether scores are sums of larger terms of either sign: those of the last
+    place are then as uncertain as the largest of a head, those of units that are kept or given up anyway apart.
     """
     edge = scores.topk(count).values[:, -1:]
-    slack = SAME * edge.abs()
+    size = edge.abs()
+    if cancels:
+        size = scores.abs().masked_fill(scores.abs() == torch.finfo(scores.dtype).max, 0.0).amax(-1, keepdim=True)
+    slack = SAME * size
     above = scores > edge + slack
     level = (scores >= edge - slack) & ~above
     room = count - above.sum(-1, keepdim=True)
