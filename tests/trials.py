@@ -27,6 +27,8 @@ COMBINED = (
     "locret(budget=9, chunk=6, local=4, decode_chunk=5) + sink_recent(sink=2, recent=4)",
     "quantized(bits=4, group=16, residual=0, chunk=20, hadamard=True)",
     "quantized(bits=4, group=16, residual=0, chunk=20, pre_rope=True)",
+    "snapkv(budget=9, chunk=6, window=4, kernel=3, local=4, by_layer='pyramid', by_head='adaptive')",
+    "locret(budget=9, chunk=6, local=4, decode_chunk=5, by_head='adaptive')",
     "locret(budget=20, chunk=6, local=4) + quantized(bits=4, group=16, residual=0, pre_rope=True)",
 )
 

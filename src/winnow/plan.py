@@ -107,6 +107,7 @@ class Plan:
         gates = self.gates(shape)
         if gates.each:
             self._validate_keep(gates)
+        self._validate_ragged()
         self._validate_read(gates)
         if self.store.next_change(0, prompt=1) is not None and self.keep.next_eviction(known=1, prompt=1) is not None:
             raise PlanError(
@@ -157,8 +158,10 @@ class Plan:
         held, gates = any(self.keep.pattern(layer).held for layer in shape.contexts), self.gates(shape)
         if not self.keep.compact or (held and gates.each):
             return None
-        # In windows only distances count.
-        return self.bound(gates, prompt, new, 0, LayerContext(0, shape.layers, None))
+        layer = LayerContext(0, shape.layers, None)  # in windows only distances count
+        if self.keep.ragged:
+            return self.keep.longest(prompt, new, layer, shape.kv_heads)
+        return self.bound(gates, prompt, new, 0, layer)
 
     def bound(self, gates: Gates, prompt: int, new: int, chunk: int, layer: LayerContext) -> int | None:
         """The most units per KV head that a layer which all tokens reach ever holds; None: one for every token.
@@ -196,6 +199,17 @@ class Plan:
             )
         if reason is not None:
             raise PlanError(f"{reason}; use one of them")
+
+    def _validate_ragged(self) -> None:
+        """Raise PlanError where KV heads keep different numbers of units and another policy takes as many of each."""
+        if not self.keep.ragged:
+            return
+        for other, does in ((self.read, "reads as many units of every KV head"), (self.store, "holds as many")):
+            if not other.identity:
+                raise PlanError(
+                    f"{other.name} {does}, and with by_head='adaptive' {self.keep.name} keeps different numbers; "
+                    "use by_head='uniform', or one of the two"
+                )
 
     def _validate_read(self, gates: Gates) -> None:
         """Raise PlanError where the read policy cannot act under the others."""

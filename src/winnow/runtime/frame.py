@@ -22,7 +22,7 @@ from winnow.runtime.projected import match
 from winnow.runtime.reading import VOTES, Reading, Run, kind_of, most_layers, of_rows, reading_of
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence
-from winnow.runtime.view import mean_over_heads, side_by_side, view_of
+from winnow.runtime.view import mean_over_heads, of_seen, side_by_side, view_of
 
 if TYPE_CHECKING:
     from winnow.runtime.program import Program
@@ -143,7 +143,8 @@ class Frame:
         spans = pattern.spans(cache, segment.rows, segment.first, segment.positions, window)
         views = [view_of(segment, cache, span, fresh=segment.rows) for span in spans]
         query = self._taken.projections[0][segment.stop - 1]
-        logits = torch.cat([match(query, view.keys, *program.logit_facts(layer)) for view in views], 1)
+        facts, position = program.logit_facts(layer), segment.positions[-1]
+        logits = torch.cat([of_seen(match(query, view.keys, *facts), view, position) for view in views], 1)
         return mean_over_heads(logits.softmax(-1), side_by_side([view.positions for view in views]), segment.known)
 
     def _note(self, segment: Segment, layers: range, reading: Reading) -> np.ndarray:
@@ -166,7 +167,8 @@ class Frame:
                 limited = -1 if limit is None else self._rope(sequence, min(place, limit))
             places[:, row, t.STRIDE :] = stride, turned, turned, limited, limited
         if segment.decode:
-            sequence.stats.units_read += len(layers) * sequence.shape.kv_heads * reading.units
+            lacking = sum(sum(run.missing) for run in reading.runs)
+            sequence.stats.units_read += len(layers) * (sequence.shape.kv_heads * reading.units - lacking)
             sequence.read_less |= reading.less
         for layer in layers:
             sequence.leave(layer)
@@ -200,11 +202,15 @@ class Frame:
     def _read(self, found: list[tuple[int, list[Run]]]) -> None:
         """Cut the runs of a group of layers, which so many rows read together, and say where the pieces lie in each."""
         flat = [run for _, runs in found for run in runs]
-        key = tuple((rows, tuple((run.units, run.limit is not None) for run in runs)) for rows, runs in found)
-        cut = cut_of(key, self._program.shape.kv_heads, parts_of_work())
+        key = tuple(
+            (rows, tuple((run.units, run.limit is not None, run.missing) for run in runs)) for rows, runs in found
+        )
+        kv_heads = self._program.shape.kv_heads
+        cut = cut_of(key, kv_heads, parts_of_work())
+        heads = np.array([run.heads or [head * run.stride for head in range(kv_heads)] for run in flat])
         told = np.array([(*run[2:5], run.numbers, *run.within, *run.kept) for run in flat], dtype=np.int64)
-        stride, size, units, numbers, low, high, kept, kept_row, kept_layer = told[cut.run].T
-        at = cut.head * stride + np.where(numbers, 0, cut.start * size)
+        _, size, units, numbers, low, high, kept, kept_row, kept_layer = told[cut.run].T
+        at = heads[cut.run, cut.head] + np.where(numbers, 0, cut.start * size)
         pieces = np.repeat(cut.told[None], len(flat[0].keys), 0)
         pieces[:, :, t.RUN_KEYS] = np.stack([run.keys for run in flat], 1)[:, cut.run] + at
         pieces[:, :, t.RUN_VALUES] = np.stack([run.values for run in flat], 1)[:, cut.run] + at
@@ -246,19 +252,21 @@ def _vote(sequence: Sequence, layers: range, weights: Tensor) -> None:
         sequence.caches[layer].add_scores(votes)
 
 
-Runs = tuple[int, tuple[tuple[int, bool], ...]]  # of so many rows together: units, and whether they are limited
+# Of so many rows together: units, whether they are limited, and how many of the first each KV head lacks.
+Runs = tuple[int, tuple[tuple[int, bool, tuple[int, ...]], ...]]
 
 
 @functools.lru_cache(maxsize=256)
 def cut_of(readers: tuple[Runs, ...], kv_heads: int, threads: int) -> Cut:
     """Cut runs so that every thread reads as many units, each as often as there are rows that read it."""
-    share = -(-kv_heads * sum(rows * units for rows, runs in readers for units, _ in runs) // threads)
+    every = sum(rows * (kv_heads * units - sum(missing)) for rows, runs in readers for units, _, missing in runs)
+    share = -(-every // threads)
     pieces: list[tuple[int, int, int, int, int, bool, int]] = []  # run, head, first unit, reader, units, limited, rows
     bounds, heads, filled, first, row = [0], [0], 0, 0, 0
     for rows, runs in readers:
         for head in range(kv_heads):
-            for number, (units, limited) in enumerate(runs):
-                start = 0
+            for number, (units, limited, missing) in enumerate(runs):
+                start = missing[head] if missing else 0
                 while start < units:
                     left, room = units - start, -(-(share - filled) // rows)
                     take = left if len(bounds) == threads or left <= room or left < WHOLE else room

@@ -18,6 +18,7 @@ from winnow.cache.layer import LayerCache
 from winnow.cache.memory import Slab
 from winnow.cache.pattern import Span
 from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.ragged import RaggedSlab
 from winnow.cache.view import View
 from winnow.policies.read.base import Pages, Row
 from winnow.runtime.segment import Segment
@@ -35,7 +36,9 @@ class Run(NamedTuple):
     bounds: others of these lie elsewhere; 0: one after the other. kept: where the logits of the first unit go, and
     the bytes from one query head to the next and from one layer to the next; 0 for nowhere. forms: in each layer the
     address of what says how units are held as codes, of which the first is in slot `first`, and keys and values are 0;
-    None: they are not. own: whether the units are those of the rows that read them, each up to its own.
+    None: they are not. own: whether the units are those of the rows that read them, each up to its own. missing: how
+    many of the first units each KV head does not have, where they differ in that, and `heads`: the bytes from those
+    first ones to where the head's own first unit would be.
     """
 
     keys: np.ndarray
@@ -50,6 +53,8 @@ class Run(NamedTuple):
     forms: np.ndarray | None = None
     first: int = 0
     own: bool = False
+    missing: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
 
     def split(self, rows: int) -> tuple["Run", "Run"]:
         """What was there before the last `rows` units, and these."""
@@ -136,6 +141,8 @@ def reading_of(segment: Segment, caches: list[LayerCache], layer: int, *, rotate
         units, votes = sum(run.units for run in runs), None
         if _votes(segment, layer):
             votes = torch.empty(len(caches), sequence.shape.q_heads, units)
+            if any(run.missing for run in runs):
+                votes.fill_(float("-inf"))
             runs = [*_kept(runs, votes)]
         found = Reading(runs, units, less=False, votes=votes)
     if found is None or rotated:
@@ -221,8 +228,11 @@ def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
     """The runs of memory that a span lies in, in every one of some caches in which units stand alike."""
     pieces = [cache.memory.pieces(span.start, span.stop) for cache in caches]
     for alike in zip(*pieces, strict=True):
-        _, first, last = alike[0]
+        slab, first, last = alike[0]
         if last == first:
+            continue
+        if isinstance(slab, RaggedSlab):
+            yield _ragged_run([each for each, _, _ in alike if isinstance(each, RaggedSlab)], first, last, span)
             continue
         forms = [slab.facts.ctypes.data for slab, _, _ in alike if isinstance(slab, QuantizedSlab)]
         if forms:
@@ -232,6 +242,17 @@ def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
         slabs = np.array([slab.place for slab, _, _ in alike if isinstance(slab, Slab)], dtype=np.int64)
         stride, size = (int(each) for each in slabs[0, 2:])
         yield Run(slabs[:, 0] + first * size, slabs[:, 1] + first * size, stride, size, last - first, span.query_limit)
+
+
+def _ragged_run(alike: list[RaggedSlab], first: int, last: int, span: Span) -> Run:
+    """The slots `[first, last)` of slabs in which heads hold as many units each."""
+    slab, places = alike[0], np.array([each.place for each in alike], dtype=np.int64)
+    size, heads = int(places[0, 2]), range(slab.kv_heads)
+    missing = tuple(min(max(0, each - first), last - first) for each in slab.missing)
+    return Run(
+        places[:, 0], places[:, 1], 0, size, last - first, span.query_limit, missing=missing,
+        heads=tuple((slab.first_of(head) + first) * size for head in heads),
+    )  # fmt: skip
 
 
 def _runs_of_view(caches: list[LayerCache], view: View) -> Iterator[Run]:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from winnow.parameters import Count, Natural
 from winnow.policies.keep.base import Moment, Score
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class H2O(Budgeted):
         positions; "original": places in the text. The authors' code has both.
     decode_chunk: new tokens from one eviction to the next, 1 in the authors' code; None: none is evicted after the
         prompt. At the first of these evictions the `local` tokens become units like any others.
+    by_layer, by_head: "uniform", or budgets that fall from the first layer to the last ("pyramid"), and that heads of a
+        layer share by their scores ("adaptive"); see `Budgeted`.
 
     With chunk=None and local=0 this is the authors' form; they score every query head by itself and do not take grouped
     queries. The attention weights of a prompt's rows are computed a second time, for their sums.
@@ -37,6 +39,8 @@ class H2O(Budgeted):
     local: Natural | None = None
     positions: Positions = "original"
     decode_chunk: Count | None = 1
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     name = "h2o"
     source = "arXiv:2306.14048, section 4"

@@ -6,7 +6,7 @@ from typing import ClassVar
 from winnow.parameters import Count, Natural
 from winnow.policies.base import Services
 from winnow.policies.keep.base import Moment, Score, UnitScorer
-from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
+from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, ByHead, ByLayer, Positions
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Locret(Budgeted):
         longer than the model's positions; "original": places in the text.
     heads: a directory of retaining heads; None: those that the LLM was given, or the bundled ones of this model.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt, as in the paper.
+    by_layer, by_head: "uniform", or budgets that fall from the first layer to the last ("pyramid"), and that heads of a
+        layer share by their scores ("adaptive"); see `Budgeted`.
 
     Source: Huang et al., Locret, arXiv:2410.01805, section 3 and algorithm 1; what the paper leaves open follows the
     authors' code.
@@ -37,6 +39,8 @@ class Locret(Budgeted):
     positions: Positions = "compact"
     heads: str | None = None
     decode_chunk: Count | None = None
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     name = "locret"
     source = "arXiv:2410.01805, section 3"
@@ -84,6 +88,7 @@ class RandomHeads(Locret):
 
     name = "random_heads"
     source = "arXiv:2410.01805, appendix B"
+    trial: ClassVar = {**Locret.trial, "by_layer": "pyramid"}
 
     def check(self) -> None:
         super().check()

@@ -8,7 +8,7 @@ from torch.nn.functional import avg_pool1d, max_pool1d
 
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.keep.base import Moment, Score
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class SnapKV(Budgeted):
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text, as in the authors' code.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt, as in the paper.
+    by_layer, by_head: "uniform", or budgets that fall from the first layer to the last ("pyramid"), and that heads of a
+        layer share by their scores ("adaptive"); see `Budgeted`.
 
     The votes of the query heads that share a KV head are averaged before they are pooled, and there is one selection
     per KV head; the authors' code selects per query head, and so stores keys and values once per query head. It evicts
@@ -46,6 +48,8 @@ class SnapKV(Budgeted):
     local: Natural | None = None
     positions: Positions = "original"
     decode_chunk: Count | None = None
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     name = "snapkv"
     source = "arXiv:2404.14469, section 4"
