@@ -310,9 +310,12 @@ class LayerCache:
         scores[:, self.start : self.stop] += votes[:, self.head :]
 
     def set_scores(self, scores: Tensor) -> None:
-        """Set the scores of the units appended last, the same in all heads: [units]."""
-        stop = self.stop - self._base
-        self._of_units()[:, stop - len(scores) : stop] = scores
+        """Set the scores of the units appended last: [units], the same in all heads, or [kv_heads, units]."""
+        stop, count = self.stop - self._base, scores.shape[-1]
+        if (before := count - stop) > 0 and self.ragged is not None:
+            self.ragged.set_scores(scores[..., :before])
+            scores, count = scores[..., before:], stop
+        self._of_units()[:, stop - count : stop] = scores
 
     def scale_scores(self, factor: float) -> None:
         """Multiply the scores of all units."""

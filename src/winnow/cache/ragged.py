@@ -143,10 +143,17 @@ class Ragged:
     def add_scores(self, votes: Tensor) -> None:
         """votes: [kv_heads or 1, slots]."""
         assert self.scores is not None
-        for head, (missing, mine) in enumerate(
-            zip(self.slab.missing, votes.expand(self.slab.kv_heads, -1), strict=True)
-        ):
-            self.scores[self.slab.units_of(head)] += mine[missing:]
+        self.scores += self._of_units(votes)
+
+    def set_scores(self, scores: Tensor) -> None:
+        """scores: [slots] or [kv_heads, slots], of all units."""
+        assert self.scores is not None
+        self.scores[:] = self._of_units(scores)
+
+    def _of_units(self, by_slot: Tensor) -> Tensor:
+        """What is known by slot, [.., slots], of all units."""
+        heads = by_slot.expand(self.slab.kv_heads, -1)
+        return torch.cat([mine[missing:] for missing, mine in zip(self.slab.missing, heads, strict=True)])
 
     def fork(self) -> "Ragged":
         """The same units, which nobody writes any more, with scores of its own."""

@@ -64,8 +64,8 @@ class Budgeted(KeepPolicy):
     local: Natural | None
     positions: Positions
     decode_chunk: Count | None
-    by_layer: ByLayer
-    by_head: ByHead
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     def check(self) -> None:
         if self.local is not None:

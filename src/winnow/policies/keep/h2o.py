@@ -24,8 +24,10 @@ class H2O(Budgeted):
         positions; "original": places in the text. The authors' code has both.
     decode_chunk: new tokens from one eviction to the next, 1 in the authors' code; None: none is evicted after the
         prompt. At the first of these evictions the `local` tokens become units like any others.
-    by_layer, by_head: "uniform", or budgets that fall from the first layer to the last ("pyramid"), and that heads of a
-        layer share by their scores ("adaptive"); see `Budgeted`.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
 
     With chunk=None and local=0 this is the authors' form; they score every query head by itself and do not take grouped
     queries. The attention weights of a prompt's rows are computed a second time, for their sums.

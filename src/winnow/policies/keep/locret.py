@@ -25,8 +25,10 @@ class Locret(Budgeted):
         longer than the model's positions; "original": places in the text.
     heads: a directory of retaining heads; None: those that the LLM was given, or the bundled ones of this model.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt, as in the paper.
-    by_layer, by_head: "uniform", or budgets that fall from the first layer to the last ("pyramid"), and that heads of a
-        layer share by their scores ("adaptive"); see `Budgeted`.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
 
     Source: Huang et al., Locret, arXiv:2410.01805, section 3 and algorithm 1; what the paper leaves open follows the
     authors' code.

@@ -28,8 +28,10 @@ class Scissorhands(Budgeted):
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
-    by_layer, by_head: "uniform", or budgets that fall from the first layer to the last ("pyramid"), and that heads of a
-        layer share by their scores ("adaptive"); see `Budgeted`.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
 
     The count, its threshold, the window and the recent units are as its paper describes. Our reading is the rest: how
     grouped query heads are joined; that a row counts for the units that it sees only, so that newer units have fewer

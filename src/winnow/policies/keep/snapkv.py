@@ -30,8 +30,10 @@ class SnapKV(Budgeted):
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text, as in the authors' code.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt, as in the paper.
-    by_layer, by_head: "uniform", or budgets that fall from the first layer to the last ("pyramid"), and that heads of a
-        layer share by their scores ("adaptive"); see `Budgeted`.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
 
     The votes of the query heads that share a KV head are averaged before they are pooled, and there is one selection
     per KV head; the authors' code selects per query head, and so stores keys and values once per query head. It evicts
