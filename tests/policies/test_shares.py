@@ -253,13 +253,16 @@ def generated(llm, plan, text, watched=False):
     return torch.stack(rows), state.stats
 
 
-@pytest.mark.parametrize("other", ["quest", "slowfast", "sink_recent", "tidal", "quantized", "hf_quantized", "mapped"])
+READERS = ("quest", "slowfast", "sink_recent", "tidal")
+
+
+@pytest.mark.parametrize("other", [*READERS, "quantized(group=16)", "hf_quantized(group_size=8)", "mapped"])
 def test_who_takes_as_many_units_of_every_head_is_refused(other):
     shape = small_llm("llama").decoder.shape
-    with pytest.raises(PlanError, match=f"{other} .*snapkv.*; use "):
+    with pytest.raises(PlanError, match=f"{other.partition('(')[0]} .*snapkv.*; use "):
         Plan.parse(f"snapkv(by_head='adaptive') + {other}").validate(shape)
     if other != "tidal":
-        Plan.parse(f"snapkv(by_layer='pyramid') + {other}()").validate(shape)
+        Plan.parse(f"snapkv(by_layer='pyramid') + {other}").validate(shape)
 
 
 def test_what_does_not_differ_from_head_to_head_is_not_shared_by_them():

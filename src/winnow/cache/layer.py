@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.memory import Memory, Slab
-from winnow.cache.ragged import Ragged, gathered
+from winnow.cache.ragged import Ragged, RaggedSlab, gathered
 from winnow.cache.run import Units
 from winnow.cache.settled import SettledSlab
 from winnow.kernels.pack import move
@@ -109,6 +109,14 @@ class LayerCache:
         come to stand alike in the future."""
         lengths = None if self.ragged is None else self.ragged.slab.lengths
         return self.head, self.start, self.stop, self.gapless, self.first, self.compact, self.memory.measures, lengths
+
+    @property
+    def lying(self) -> tuple[object, ...]:
+        """The same but for how many units there are, in how much memory."""
+        slabs = self.memory.slabs
+        if not all(isinstance(slab, (Slab, RaggedSlab)) for slab in slabs):
+            return self.standing
+        return self.head, self.start, self.gapless, self.first, self.compact, *map(type, slabs)
 
     @property
     def slab(self) -> Slab:

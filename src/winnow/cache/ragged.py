@@ -34,6 +34,8 @@ class RaggedSlab:
         self.capacity = max(self.lengths)
         self.missing = tuple(self.capacity - length for length in self.lengths)
         self._first = (0, *accumulate(self.lengths))
+        # Which of all units would be in each head's slot 0.
+        self.firsts = tuple(first - missing for first, missing in zip(self._first, self.missing, strict=False))
         self.keys, self.values = (like.new_empty(self._first[-1], like.shape[-1]) for _ in range(2))
 
     @property
@@ -53,10 +55,6 @@ class RaggedSlab:
     def place(self) -> tuple[int, int, int]:
         """The addresses of keys and values, and the bytes from one unit to the next."""
         return self.keys.data_ptr(), self.values.data_ptr(), self.keys.shape[1] * self.keys.itemsize
-
-    def first_of(self, head: int) -> int:
-        """Which of all units would be in a head's slot 0."""
-        return self._first[head] - self.missing[head]
 
     def units_of(self, head: int) -> slice:
         """Which of all units are a head's."""
@@ -78,7 +76,7 @@ class RaggedSlab:
         out = flat.new_full((self.kv_heads, stop - start, *flat.shape[1:]), nothing)
         for head, missing in enumerate(self.missing):
             if (begin := max(start, missing)) < stop:
-                first = self.first_of(head)
+                first = self.firsts[head]
                 out[head, begin - start :] = flat[first + begin : first + stop]
         return out
 
