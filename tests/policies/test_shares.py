@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from cache_of_scores import cache_of, kept
 from covering import covered
 from driving import decode, prefill
 from evict_reference import assert_equals_reference, held
@@ -16,6 +17,7 @@ from models import small_model
 from shares_reference import SharedLocret, adaptive, best, pyramid
 from trials import PROMPT, fresh, small_llm
 from winnow import LLM, Plan
+from winnow.cache.view import NOBODY
 from winnow.errors import CapacityError, PlanError
 from winnow.policies.base import LayerContext
 from winnow.policies.keep.best import best_of_layer
@@ -159,6 +161,17 @@ def test_heads_that_matter_more_keep_more():
     assert [each.tolist() for each in best_of_layer(level, torch.tensor([[0, 2, 4], [1, 2, 3]]), 3, 0)] == [[2], [1, 2]]
     none = torch.tensor([[-torch.inf, -torch.inf, -5.0], [-1.0, -2.0, -3.0]])  # a head with one unit has that for sure
     assert [each.tolist() for each in best_of_layer(none, positions[:, :3], 3, 2)] == [[2], [0, 1]]
+
+
+@pytest.mark.parametrize(("budget", "window", "sure"), [(12, 2, 2 + 2), (11, 2, 2 + 1), (30, 5, 5 + 5), (6, 5, 5)])
+def test_a_fifth_of_a_budget_is_sure(budget, window, sure):
+    """However little a head's units count beside another's: the window's own, and a fifth of what is left, its best."""
+    scores = torch.stack((torch.linspace(5, 6, 90), torch.linspace(0.2, 0.1, 90)))
+    cache = cache_of(scores)
+    kept(SnapKV(budget=budget, window=window, kernel=1, local=0, by_head="adaptive"), cache)
+    first, second = ([p for p in head if p != NOBODY] for head in cache.live_positions().tolist())
+    assert second == [*range(sure - window), *range(90 - window, 90)]
+    assert first == [*range(90 - (2 * budget - sure), 90)]
 
 
 PLANS = {

@@ -27,7 +27,8 @@ class H2O(Budgeted):
     by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
         many units in all (PyramidKV, arXiv:2406.02069).
     by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
-        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory;
+        every eviction moves all that a layer keeps, so give decode steps a larger `decode_chunk`.
 
     With chunk=None and local=0 this is the authors' form; they score every query head by itself and do not take grouped
     queries. The attention weights of a prompt's rows are computed a second time, for their sums.
