@@ -12,6 +12,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from driving import decode, prefill
 from winnow import Plan
+from winnow.cache.view import NOBODY
 from winnow.engine.services import admit
 
 
@@ -42,15 +43,19 @@ def boundaries(prompt, tokens, chunk, local, decode_chunk):
 
 
 @torch.inference_mode()
-def run_reference(model, ids, rule, *, prompt, budget, chunk, local, positions, decode_chunk, acts=True):
-    """Logits after every token, [tokens, vocab], and what every head of every layer holds after it, positions."""
+def run_reference(model, ids, rule, *, prompt, budget, chunk, local, positions, decode_chunk, acts=True, shared=None):
+    """Logits after every token, [tokens, vocab], and what every head of every layer holds after it, positions.
+
+    shared: instead of the rule, for heads that share the budgets of a layer: (layer, notes of its heads, what they
+    hold) -> positions that stay of each, or None for all.
+    """
     times = boundaries(prompt, len(ids), chunk, local, decode_chunk)
     layers, window = model.model.layers, getattr(model.config, "sliding_window", None)
     kv_heads = model.config.num_key_value_heads
     held = [[[] for _ in range(kv_heads)] for _ in layers]  # (position, key, value)
-    shared = Notes()
+    common = Notes()
     notes = [
-        [Notes([], shared.ids, shared.logits, shared.boundaries, shared.evictions, window) for _ in range(kv_heads)]
+        [Notes([], common.ids, common.logits, common.boundaries, common.evictions, window) for _ in range(kv_heads)]
         for _ in layers
     ]
     logits, sets = [], []
@@ -59,10 +64,15 @@ def run_reference(model, ids, rule, *, prompt, budget, chunk, local, positions, 
         for layer, units, seen in zip(layers, held, notes, strict=True):
             hidden = through(model, layer, hidden, position, units, seen, compact=positions == "compact" and acts)
         logits.append(model.lm_head(model.model.norm(hidden))[0])
-        shared.ids.append(token)
-        shared.logits.append(logits[-1])
+        common.ids.append(token)
+        common.logits.append(logits[-1])
         if position + 1 in times and acts:
-            if len(held[0][0]) > budget:
+            if shared is not None:
+                for layer, (heads, seen) in enumerate(zip(held, notes, strict=True)):
+                    stay = shared(layer, seen, [[unit[0] for unit in head] for head in heads])
+                    if stay is not None:
+                        held[layer] = [[u for u in h if u[0] in s] for h, s in zip(heads, stay, strict=True)]
+            elif len(held[0][0]) > budget:
                 for layer, seen in zip(held, notes, strict=True):
                     for units, note in zip(layer, seen, strict=True):
                         note.units, note.heads = units, seen
@@ -71,8 +81,8 @@ def run_reference(model, ids, rule, *, prompt, budget, chunk, local, positions, 
                 assert all(len(stays) == budget for layer in keep for stays in layer)
                 held = [[[u for u in h if u[0] in stays] for h, stays in zip(*both, strict=True)]
                         for both in zip(held, keep, strict=True)]  # fmt: skip
-                shared.evictions.append(position + 1)
-            shared.boundaries.append(position + 1)
+                common.evictions.append(position + 1)
+            common.boundaries.append(position + 1)
         sets.append([[[unit[0] for unit in head] for head in layer] for layer in held])
     return torch.stack(logits), sets
 
@@ -137,14 +147,15 @@ def run_winnow(llm, ids, policy, prompt):
 def held(state):
     """Per layer and KV head, the positions of the live units."""
     kv_heads = state.shape.kv_heads
-    return [cache.live_positions().expand(kv_heads, -1).tolist() for cache in state.caches]
+    every = (cache.live_positions().expand(kv_heads, -1).tolist() for cache in state.caches)
+    return [[[position for position in head if position != NOBODY] for head in layer] for layer in every]
 
 
-def assert_equals_reference(llm, ids, policy, rule, prompt, local, acts=True):
+def assert_equals_reference(llm, ids, policy, rule, prompt, local, acts=True, shared=None):
     """The logits and the kept sets after the prompt and after every new token."""
     expected, sets = run_reference(
         llm.model, ids, rule, prompt=prompt, budget=policy.budget, chunk=policy.chunk, local=local,
-        positions=policy.positions, decode_chunk=policy.decode_chunk, acts=acts,
+        positions=policy.positions, decode_chunk=policy.decode_chunk, acts=acts, shared=shared,
     )  # fmt: skip
     got, got_sets = run_winnow(llm, ids, policy, prompt)
     assert got_sets == sets[prompt - 1 :]

@@ -128,6 +128,7 @@ class Plan:
         if gates.each:
             self._validate_keep(gates)
         self._validate_prefill(shape)
+        self._validate_ragged()
         self._validate_read(gates)
         if self.store.next_change(0, prompt=1) is not None and self.keep.next_eviction(known=1, prompt=1) is not None:
             raise PlanError(
@@ -178,8 +179,10 @@ class Plan:
         held, gates = any(self.keep.pattern(layer).held for layer in shape.contexts), self.gates(shape)
         if not self.keep.compact or (held and gates.each):
             return None
-        # In windows only distances count.
-        return self.bound(gates, prompt, new, 0, LayerContext(0, shape.layers, None))
+        layer = LayerContext(0, shape.layers, None)  # in windows only distances count
+        if self.keep.ragged:
+            return self.keep.longest(prompt, new, layer, shape.kv_heads)
+        return self.bound(gates, prompt, new, 0, layer)
 
     def step_rows(self, chunk: int) -> int:
         """The most rows of a prompt that go through a layer together, where steps are meant to hold `chunk`."""
@@ -237,6 +240,17 @@ class Plan:
                 f"under {self.keep.name} rows of a prompt see the first and the recent tokens only, and "
                 f"{self.prefill.name} chooses among all that is kept; use one of them"
             )
+
+    def _validate_ragged(self) -> None:
+        """Raise PlanError where KV heads keep different numbers of units and another policy takes as many of each."""
+        if not self.keep.ragged:
+            return
+        for other, does in ((self.read, "reads as many units of every KV head"), (self.store, "holds as many")):
+            if not other.identity:
+                raise PlanError(
+                    f"{other.name} {does}, and with by_head='adaptive' {self.keep.name} keeps different numbers; "
+                    "use by_head='uniform', or one of the two"
+                )
 
     def _validate_read(self, gates: Gates) -> None:
         """Raise PlanError where the read policy cannot act under the others."""

@@ -130,3 +130,23 @@ def test_samples_of_a_deterministic_model_are_what_each_is_alone(name, packed):
         expected = alone(llm, {"prompt": prompt, "plan": "full"}, completion.token_ids)
         for row, report in zip(expected, completion.logprobs, strict=True):
             assert report == {each: float(row[each]) for each in report}
+
+
+@pytest.mark.parametrize("pieces", [(16, 8, 4, 2), (16, 16), (9, 8, 4, 4)])
+def test_scores_of_a_repeated_token_do_not_depend_on_the_pieces(pieces):
+    """Token 80 comes three times; two of its units' scores, sums that nearly cancel, differ by rounding alone."""
+    llm = small_llm("llama-9-3")
+    prompt = [43, 89, 66, 10, 76, 44, 80, 10, 72, 12, 33, 75, 16, 69, 80, 75, 24, 79, 50, 96, 74, 4, 41, 8, 23, 44, 20]
+    asked = {
+        "prompt": [*prompt, 80, 9, 26, 62, 30, 74],
+        "plan": "speed(cutoff=2, anchors='first:9') + locret(budget=9, chunk=6, local=4)",
+    }
+    engine = llm.engine()
+    engine.add(asked["prompt"], SamplingParams(max_tokens=1, ignore_eos=True, logprobs=4), plan=asked["plan"])
+    done = None
+    for most in (*pieces, *(1,) * 40):
+        engine.max_step_tokens = most
+        done = done or next((output.completion for output in engine.step() if output.completion), None)
+    assert done is not None
+    [row] = alone(llm, asked, done.token_ids)
+    assert done.logprobs[0] == pytest.approx({each: float(row[each]) for each in done.logprobs[0]}, abs=1e-4)

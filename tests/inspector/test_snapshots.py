@@ -14,6 +14,7 @@ from covering import covered
 from driving import advance
 from models import small_model
 from winnow import LLM, Plan
+from winnow.cache.view import NOBODY
 from winnow.cli.inspect_plot import shares
 from winnow.engine.services import admit
 from winnow.errors import InputError
@@ -27,6 +28,7 @@ PLANS = {
     HEADS: [6, 12, 18, 24, 30, 36, 40],
     HEADS.replace("local=4", "local=0, positions='original'"): [6, 12, 18, 24, 30, 36, 40],
     HEADS.replace("chunk=6", "chunk=None, decode_chunk=3"): [36, 40, 43, 46],
+    HEADS.replace("local=4", "local=4, by_head='adaptive', by_layer='pyramid'"): [6, 12, 18, 24, 30, 36, 40],
     "streaming(sink=2, recent=9)": [40],
     "full": [40],
     "lazyllm(layers=[1, 3], keep=[0.5, 0.4])": [40],
@@ -49,7 +51,7 @@ def ids():
 def positions_now(state):
     """Per layer, per KV head, the positions in the caches."""
     held = [cache.live_positions() for cache in state.caches]
-    return [(each if each.dim() == 2 else each.expand(2, -1)).tolist() for each in held]
+    return [[row[row < NOBODY].tolist() for row in (each if each.dim() == 2 else each.expand(2, -1))] for each in held]
 
 
 def replayed(llm, plan, tokens, moments):

@@ -181,14 +181,14 @@ def test_what_is_left_of_a_prompt_is_a_prompt(names):
     alone = dataclasses.replace(plan, prompt=Plan().prompt)
     expected = llm.logits(left + ids[PROMPT:], decode_from=len(left), plan=alone)
     assert_same(logits("llama", names), expected, tolerance(plan))
-    mine, its = after_prefill("llama", names), measured(llm, alone, left)
+    mine, its = after_prefill("llama", names), measured(llm, alone, left + ids[PROMPT:], len(left))
     assert (mine.prompt_tokens, mine.rows_full) == (PROMPT, llm.decoder.shape.layers * PROMPT)
     assert (mine.rows_computed, mine.cache_bytes, mine.aux_bytes) == (its.rows_computed, its.cache_bytes, its.aux_bytes)
 
 
-def measured(llm, plan, prompt):
-    """What a whole prompt has cost."""
-    state, seen = fresh(llm, plan, prompt, len(prompt))
+def measured(llm, plan, ids, prompt):
+    """What a whole prompt of `prompt` tokens has cost."""
+    state, seen = fresh(llm, plan, ids, prompt)
     prefill(llm.decoder, state, seen, llm.prefill_chunk)
     state.measure()
     return state.stats

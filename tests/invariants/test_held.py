@@ -61,9 +61,12 @@ def memory(state, filled):
     for cache in caches:
         keys, values, *noted = parts_of(cache)
         own = filled.get(keys, 0)
-        total += (keys.nbytes + values.nbytes) // cache.slab.capacity * own
+        total += (keys.nbytes + values.nbytes) // max(1, cache.slab.capacity) * own
         noted = [each for each in noted if each is not cache.positions or each.dim() == 2]
-        total += sum(each.nbytes // each.shape[-1] for each in noted) * (own + cache.memory.offset)
+        behind = (
+            cache.memory.offset - cache._base
+        )  # others, where heads hold different numbers, have theirs beside them
+        total += sum(each.nbytes // max(1, each.shape[-1]) for each in noted) * (own + behind)
     for slab in quantized:  # of whole groups
         total += sum(each.nbytes for each in (*slab.codes, *slab.scales, slab.places)) * slab.units // slab.capacity
     total += sum(tensor.nbytes for slab in remade for side in slab.sides for tensor in side)
@@ -97,7 +100,7 @@ def filled(monkeypatch):
 
     for way in ("append", "quantize"):
         watched(LayerCache, way, lambda cache, *_: (cache.slab.keys, cache.length - cache._live_settled))
-    watched(LayerCache, "retain", lambda cache, *_: (cache.slab.keys, cache.length))
+    watched(LayerCache, "retain", lambda cache, *_: (cache.slab.keys, cache.length - cache._live_settled))
     watched(Aside, "put", lambda aside, *_: (aside.hidden, aside.count))
     watched(Aside, "_resize", lambda aside, *_: (aside.hidden, aside.count))
     watched(Bounds, "follow", lambda bounds, keys, start, stop: (bounds, stop - start))

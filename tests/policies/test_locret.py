@@ -304,3 +304,14 @@ def test_a_window_larger_than_the_budget_is_compressed_to_what_it_can_see(ids):
 def test_no_score_falls_between_the_best_and_their_edge(scores):
     """The first two differ by the tolerance, rounded."""
     assert best(torch.tensor([scores]), 2).shape == (1, 2)
+
+
+def test_scores_that_cancel_are_as_uncertain_as_the_largest():
+    """Two units of one token, whose scores near 0 rounding has told apart, and which row is computed when decides how:
+    the newer stays. Of scores that do not cancel, and of what is kept anyway, nothing follows."""
+    most = torch.finfo(torch.float32).max
+    scores = torch.tensor([[40.0, 3e-5, 5.0, -2e-5, -1.0, most], [40.0, -2e-5, 5.0, 3e-5, -1.0, most]])
+    assert best(scores, 4, cancels=True).tolist() == [[0, 2, 3, 5]] * 2
+    assert best(scores, 4).tolist() == [[0, 1, 2, 5], [0, 2, 3, 5]]
+    apart = torch.tensor([[0.5, 3e-5, 0.7, -2e-5, -1.0, most]])
+    assert best(apart, 4, cancels=True).tolist() == [[0, 1, 2, 5]]

@@ -466,7 +466,7 @@ def test_kernels_are_loaded_that_a_model_can_use(family, packed, loaded, monkeyp
     ],
 )
 def test_runs_are_shared_out_evenly_and_whole(readers, threads):
-    cut = cut_of(tuple((rows, tuple(runs)) for rows, runs in readers), 3, threads)
+    cut = cut_of(tuple((rows, tuple((*run, ()) for run in runs)) for rows, runs in readers), 3, threads)
     flat = [(rows, units) for rows, runs in readers for units, _ in runs]
     covered_units = {}
     for number, head, start, told in zip(cut.run, cut.head, cut.start, cut.told, strict=True):

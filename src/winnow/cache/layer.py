@@ -4,10 +4,13 @@ Live slots are two runs, `[0, head)` and `[start, stop)`, both in ascending orde
 to the right inside the slab: evicting the oldest of its units is a change of `start`, and the run moves back to the
 left only when the slab is full, so a policy that keeps a recent window pays one move of the window per
 `capacity - window` tokens. Slots outside the two runs hold nothing that is ever read.
+
+Where KV heads keep different numbers of units, these lie one head's behind another's (`ragged.py`), and the slab holds
+what has come since. Slots are counted on over both; a head has none of its units in the first ones.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +18,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.memory import Memory, Slab
+from winnow.cache.ragged import Ragged, RaggedSlab, gathered
 from winnow.cache.run import Units
 from winnow.cache.settled import SettledSlab
 from winnow.kernels.pack import move
@@ -44,7 +48,9 @@ class LayerCache:
     unrotated. shares: whether forks share memory.
 
     positions: [capacity], or [kv_heads, capacity] once heads have kept different tokens. scores: [kv_heads, capacity]
-    float32, what a policy has noted of each unit, or None. rotated: whether keys are held as they are attended to.
+    float32, what a policy has noted of each unit, or None. ragged: once heads have kept different numbers of units,
+    what is known of these, positions and scores being those of the slots behind them. rotated: whether keys are held as
+    they are attended to.
     appended, dropped: units per KV head that ever came, and that left as the oldest.
     """
 
@@ -67,6 +73,7 @@ class LayerCache:
         kv_heads, device = self.slab.keys.shape[0], self.slab.keys.device
         self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
         self.scores = torch.zeros(kv_heads, capacity, device=device) if scored else None
+        self.ragged: Ragged | None = None
         self.compact = compact
         self.rotated = not compact
         self.head = 0
@@ -83,14 +90,33 @@ class LayerCache:
 
     @property
     def length(self) -> int:
-        """Live units per KV head."""
+        """Live units per KV head, of that which has most."""
         return self.head + self.stop - self.start
+
+    @property
+    def kv_heads(self) -> int:
+        return len(self.slab.keys)
+
+    @property
+    def units(self) -> int:
+        """Live units over all KV heads."""
+        lacking = 0 if self.ragged is None else sum(self.ragged.slab.missing)
+        return self.length * self.kv_heads - lacking
 
     @property
     def standing(self) -> tuple[object, ...]:
         """Equal for caches of one sequence whose units stand in the same slots of memory of the same measures, and
         come to stand alike in the future."""
-        return self.head, self.start, self.stop, self.gapless, self.first, self.compact, self.memory.measures
+        lengths = None if self.ragged is None else self.ragged.slab.lengths
+        return self.head, self.start, self.stop, self.gapless, self.first, self.compact, self.memory.measures, lengths
+
+    @property
+    def lying(self) -> tuple[object, ...]:
+        """The same but for how many units there are, in how much memory."""
+        slabs = self.memory.slabs
+        if not all(isinstance(slab, (Slab, RaggedSlab)) for slab in slabs):
+            return self.standing
+        return self.head, self.start, self.gapless, self.first, self.compact, *map(type, slabs)
 
     @property
     def slab(self) -> Slab:
@@ -126,7 +152,13 @@ class LayerCache:
     def held_beside_nbytes(self) -> int:
         """The same of their scores, and of their positions where KV heads hold different ones."""
         per_head = [self.scores, self.positions if self.positions.dim() == 2 else None]
-        return self.high * sum(each.shape[0] * each.itemsize for each in per_head if each is not None)
+        each_slot = sum(each.shape[0] * each.itemsize for each in per_head if each is not None)
+        return (self.high - self._base) * each_slot + (0 if self.ragged is None else self.ragged.nbytes)
+
+    @property
+    def _base(self) -> int:
+        """The slot from which on `positions` and `scores` count."""
+        return 0 if self.ragged is None else self.ragged.slots
 
     def append(
         self,
@@ -148,7 +180,7 @@ class LayerCache:
         start = self.stop - rows  # what was there may have moved
         self.memory.write(start, keys, values)
         if self.scores is not None and scores is not None:
-            self.scores[:, start : self.stop] = scores
+            self.scores[:, start - self._base : self.stop - self._base] = scores
 
     def reserve(self, positions: np.ndarray | int, first: int | None = None) -> "Reserved":
         """The same for units that whoever calls is about to write, in the last slots; what `give_back` takes.
@@ -173,13 +205,14 @@ class LayerCache:
         self.gapless = self.gapless and first is not None and self._next in (None, first)
         self._next = None if first is None else first + rows
         self.make_room(rows)
-        slots = slice(self.stop, self.stop + rows)
+        start = self.stop - self._base
+        slots = slice(start, start + rows)
         if isinstance(positions, Tensor):
             self.positions[..., slots] = positions
         else:  # few, and without a call into torch, which would take as long as all the rest
             self.positions.numpy()[..., slots] = positions
         if self.scores is not None:
-            self.scores[:, self.stop : self.stop + rows] = 0
+            self.scores[:, slots] = 0
         self.stop += rows
         self.appended += rows
         self._count()
@@ -209,12 +242,17 @@ class LayerCache:
         self._next = None
         self.gapless = self.gapless and not self.length
 
-    def retain(self, index: Tensor, room: int = 0) -> None:
-        """Keep only the live units at `index`, ascending: [units], or [kv_heads, units] if heads differ.
+    def retain(self, index: Tensor | Sequence[Tensor], room: int = 0) -> None:
+        """Keep only the live units at `index`, ascending: [units], or [kv_heads, units] if heads differ, or [units] for
+        each KV head if they differ in how many.
 
         In place, so that nothing the size of the cache is allocated; a slab that is left more than
-        half empty, `room` units more included, is replaced by one that fits them all.
+        half empty, `room` units more included, is replaced by one that fits them all. Where heads differ in how many,
+        units move, head by head, into memory that has as many.
         """
+        if not isinstance(index, Tensor):
+            self._retain_ragged(index, room)
+            return
         kept = index.shape[-1]
         kv_heads, shared = self.slab.keys.shape[0], self.memory.offset > 0
         gap = self.start - self.head
@@ -238,29 +276,65 @@ class LayerCache:
         self.head, self.start, self.stop = 0, 0, kept
         self.gapless = False
 
+    def _retain_ragged(self, index: Sequence[Tensor], room: int) -> None:
+        if self.start:
+            raise ValueError("units that have left by themselves leave no slots to heads that differ in how many")
+        slab = gathered(self.memory.runs(0, self.stop), index, self.slab.keys)
+        positions = self.live_positions().expand(slab.kv_heads, -1)
+        scores = None if self.scores is None else self.live_scores()
+        known = Ragged(slab, _of_each(positions, index), None if scores is None else _of_each(scores, index))
+        if self._limit is not None:
+            room = max(0, min(room, self._limit - -(-slab.count(0, slab.capacity) // slab.kv_heads)))
+        self.memory.settle_ragged(slab, room)
+        self.positions = self.positions.new_empty(room)
+        self.scores = None if scores is None else scores.new_zeros(slab.kv_heads, room)
+        self.ragged, self.stop, self.gapless = known, slab.capacity, False
+        self.high, self._own_high = slab.capacity, 0
+
+    def positions_between(self, start: int, stop: int) -> Tensor:
+        """Positions [..., stop - start] of the units in some slots; `NOBODY` where a KV head has none."""
+        if self.ragged is None:
+            return self.positions[..., start:stop]
+        since = self.positions[: self.stop - self.ragged.slots].expand(self.kv_heads, -1)
+        return torch.cat((self.ragged.positions_of_slots(), since), 1)[:, start:stop]
+
     def live_positions(self) -> Tensor:
-        """Positions `[..., length]` of the live units, in the order of their slots."""
+        """Positions `[..., length]` of the live units, in the order of their slots; see `positions_between`."""
+        if self.ragged is not None:
+            return self.positions_between(0, self.stop)
         recent = self.positions[..., self.start : self.stop]
         return torch.cat((self.positions[..., : self.head], recent), -1) if self.head else recent
 
     def live_scores(self) -> Tensor:
-        """Scores [kv_heads, length] of the live units, in the order of their slots; a copy."""
+        """Scores [kv_heads, length] of the live units, in the order of their slots, 0 where a head has none; a copy."""
         scores = self._of_units()
+        if self.ragged is not None:
+            return torch.cat((self.ragged.scores_of_slots(), scores[:, : self.stop - self.ragged.slots]), 1)
         return torch.cat((scores[:, : self.head], scores[:, self.start : self.stop]), 1)
 
     def add_scores(self, votes: Tensor) -> None:
         """Add `votes`, [kv_heads or 1, length], to the scores of the live units."""
         scores = self._of_units()
+        if self.ragged is not None:
+            self.ragged.add_scores(votes[:, : self.ragged.slots])
+            scores[:, : self.stop - self.ragged.slots] += votes[:, self.ragged.slots :]
+            return
         scores[:, : self.head] += votes[:, : self.head]
         scores[:, self.start : self.stop] += votes[:, self.head :]
 
     def set_scores(self, scores: Tensor) -> None:
         """Set the scores of the units appended last: [units], the same in all heads, or [kv_heads, units]."""
-        self._of_units()[:, self.stop - scores.shape[-1] : self.stop] = scores
+        stop, count = self.stop - self._base, scores.shape[-1]
+        if (before := count - stop) > 0 and self.ragged is not None:
+            self.ragged.set_scores(scores[..., :before])
+            scores, count = scores[..., before:], stop
+        self._of_units()[:, stop - count : stop] = scores
 
     def scale_scores(self, factor: float) -> None:
         """Multiply the scores of all units."""
         self._of_units().mul_(factor)
+        if self.ragged is not None and self.ragged.scores is not None:
+            self.ragged.scores.mul_(factor)
 
     def _of_units(self) -> Tensor:
         if self.scores is None:
@@ -279,12 +353,26 @@ class LayerCache:
         keys, values = self.memory.read(0, self.stop) if self.memory.offset else self.slab.run(0, self.slab.capacity)
         return keys.index_select(1, index), values.index_select(1, index)
 
-    def change_keys(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Replace the keys of the second run, [kv_heads, units, head_dim], by others."""
+    def change_keys(self, change: Callable[[Tensor, int], Tensor]) -> None:
+        """Replace the keys of the second run by others: of those from so many behind its first on, [heads, units,
+        head_dim]."""
+        if self.ragged is not None:
+            self._change_ragged(change)
+            return
         if self.memory.offset:
             self._move(self._make(self.memory.capacity))
         keys = self.slab.run(self.start, self.stop).keys
-        keys.copy_(change(keys))
+        keys.copy_(change(keys, 0))
+
+    def _change_ragged(self, change: Callable[[Tensor, int], Tensor]) -> None:
+        """The same where heads differ in how many: in memory of its own, which forks do not read."""
+        assert self.ragged is not None
+        slots = torch.arange(self.stop, device=self.positions.device)
+        self._retain_ragged([slots[missing:] for missing in self.ragged.slab.missing], self.slab.capacity)
+        slab = self.ragged.slab
+        for head, missing in enumerate(slab.missing):
+            keys = slab.keys[slab.units_of(head)]
+            keys.copy_(change(keys[None], missing)[0])
 
     def quantize(self, residual: int, group: int, room: int) -> None:
         """Hold all but at least the `residual` newest units in the form in which they stay, whole groups of the oldest;
@@ -328,6 +416,7 @@ class LayerCache:
         twin.memory = self.memory.fork(self.stop)
         twin.positions = self.positions.clone()
         twin.scores = None if self.scores is None else self.scores.clone()
+        twin.ragged = None if self.ragged is None else self.ragged.fork()
         for each in (self, twin):
             each.high, each._own_high = self.length, 0
             each._count()
@@ -372,6 +461,9 @@ class LayerCache:
         """
         needed, offset = self.length + rows, self.memory.offset
         own = max(self.stop - offset + rows, int(self.slab.capacity * GROWTH), LEAST)
+        if self.ragged is not None:
+            self._grow_behind(own, rows)
+            return
         limited = self._limit is not None and offset + own > self._limit and not self._quantizes
         if offset and (self._quantizes or 2 * self._live_settled >= offset) and not limited:
             self.memory.grow(own, self.stop)
@@ -385,14 +477,23 @@ class LayerCache:
         grown = max(needed, int(capacity * GROWTH))
         self._move(self._make(grown if self._limit is None else max(needed, min(grown, self._limit))))
 
+    def _grow_behind(self, own: int, rows: int) -> None:
+        """Grow the slab behind units of which heads hold different numbers."""
+        assert self.ragged is not None
+        if self._limit is not None:
+            before = self.units // self.kv_heads - (self.stop - self.memory.offset)
+            own = max(self.stop - self.memory.offset + rows, min(own, self._limit - before))
+        self.memory.grow(own, self.stop)
+        self._widen()
+
     def _widen(self) -> None:
         """Give positions and scores as many slots as there is memory for."""
-        positions, capacity = self.positions, self.memory.capacity
+        positions, capacity, used = self.positions, self.memory.capacity - self._base, self.stop - self._base
         self.positions = positions.new_empty(*positions.shape[:-1], capacity)
-        self.positions[..., : self.stop] = positions[..., : self.stop]
+        self.positions[..., :used] = positions[..., :used]
         if self.scores is not None:
             scores, self.scores = self.scores, self.scores.new_zeros(len(self.scores), capacity)
-            self.scores[:, : self.stop] = scores[:, : self.stop]
+            self.scores[:, :used] = scores[:, :used]
 
     def _move(self, target: Slab) -> None:
         """Bring the live slots to the front of `target`, which may be the slab they are in; one head at a time."""
@@ -418,3 +519,8 @@ class LayerCache:
             self.high = self._own_high = self.length
         self.memory.settle(target)
         self.start, self.stop = self.head, end
+
+
+def _of_each(of_units: Tensor, index: Sequence[Tensor]) -> Tensor:
+    """What is known of units, [kv_heads, slots], of those in the slots of `index`, one KV head's after another's."""
+    return torch.cat([mine[slots] for mine, slots in zip(of_units, index, strict=True)])

@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from winnow.cache.ragged import RaggedSlab
 from winnow.cache.run import Dense, Run, Units, joined
 from winnow.cache.settled import SettledSlab
 
@@ -49,10 +50,19 @@ class Slab:
         return Dense(self.keys[:, start:stop], self.values[:, start:stop])
 
 
+AnySlab = Slab | SettledSlab | RaggedSlab
+
+
+def _nbytes(slab: AnySlab, start: int, stop: int) -> int:
+    """Bytes of the units in some slots."""
+    return slab.nbytes_of(start, stop) if isinstance(slab, RaggedSlab) else (stop - start) * slab.unit_bytes
+
+
 class Memory:
     """The slots of one layer of one sequence: settled ones that nobody writes any more, then those of its own slab.
 
-    Settled are those that forks share, and those in the form in which they stay. own: the slab behind settled slots;
+    Settled are those that forks share, those in the form in which they stay, and those of which KV heads hold different
+    numbers. own: the slab behind settled slots;
     offset: how many these are. make: capacity -> Slab. open: () -> an empty slab of the form in which units are held
     that stay; None: they stay as they are. shares: whether forks share at all.
     """
@@ -66,7 +76,7 @@ class Memory:
         shares: bool = True,
     ) -> None:
         self._make, self._open, self._shares = make, open, shares
-        self._settled: list[tuple[Slab | SettledSlab, int]] = []  # and how many slots of each, from its first on
+        self._settled: list[tuple[AnySlab, int]] = []  # and how many slots of each, from its first on
         self._growing: SettledSlab | None = None  # the last of them, if it is no fork's
         self.own = make(capacity)
         self.offset = 0
@@ -81,14 +91,14 @@ class Memory:
         return sum(slab.nbytes for slab in self.slabs)
 
     @property
-    def slabs(self) -> "list[Slab | SettledSlab]":
+    def slabs(self) -> "list[AnySlab]":
         """All of them, settled slots first."""
         return [*(slab for slab, _ in self._settled), self.own]
 
     @property
     def settled_nbytes(self) -> int:
         """Bytes of the settled units, also of those that are shared or have been evicted."""
-        return sum(slots * slab.unit_bytes for slab, slots in self._settled)
+        return sum(_nbytes(slab, 0, slots) for slab, slots in self._settled)
 
     @property
     def whole_nbytes(self) -> dict[int, int]:
@@ -105,9 +115,9 @@ class Memory:
         """Whether kernels are told where all units lie."""
         return all(slab.addressed for slab, _ in self._settled)
 
-    def pieces(self, start: int, stop: int) -> list[tuple[Slab | SettledSlab, int, int]]:
+    def pieces(self, start: int, stop: int) -> list[tuple[AnySlab, int, int]]:
         """Where the slots `[start, stop)` lie: slabs, and in each the first slot and the one behind the last."""
-        found: list[tuple[Slab | SettledSlab, int, int]] = []
+        found: list[tuple[AnySlab, int, int]] = []
         first = 0
         for slab, slots in self._settled:
             if first < stop and start < first + slots:
@@ -119,7 +129,7 @@ class Memory:
 
     def nbytes_of(self, start: int, stop: int) -> int:
         """Bytes of the units in slots `[start, stop)`."""
-        return sum((last - first) * slab.unit_bytes for slab, first, last in self.pieces(start, stop))
+        return sum(_nbytes(*piece) for piece in self.pieces(start, stop))
 
     def runs(self, start: int, stop: int) -> list[Run]:
         """The units in slots `[start, stop)`, as they lie in memory, one run after the other."""
@@ -145,6 +155,11 @@ class Memory:
     def settle(self, slab: Slab) -> None:
         """From now on all slots are those of `slab`, into which what lives has been moved."""
         self._settled, self._growing, self.offset, self.own = [], None, 0, slab
+
+    def settle_ragged(self, slab: RaggedSlab, room: int) -> None:
+        """From now on the first slots are those of `slab`, where all lives; behind it there is room for others."""
+        self.settle(self._make(room))
+        self._settled, self.offset = [(slab, slab.capacity)], slab.capacity
 
     def release(self) -> None:
         """Give all slabs back, but for what forks share."""

@@ -15,7 +15,7 @@ Units = tuple[Tensor, Tensor]  # keys, values [kv_heads, units, head_dim]
 
 
 class Run(Protocol):
-    """Units of one store, the same number of every KV head."""
+    """Units of one store, in the same slots of every KV head."""
 
     @property
     def kv_heads(self) -> int:

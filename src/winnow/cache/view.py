@@ -9,12 +9,13 @@ from torch import Tensor
 from winnow.cache.run import Dense, Run, Units, joined, picked
 
 COPIED = 1024  # units that are made dense at a time
-NOBODY = 2**62  # in place of the position of a unit that no row sees
+NOBODY = 2**62  # in place of the position of a unit that no row sees, or that a KV head does not have
 
 
 @dataclass(frozen=True)
 class View:
-    """Units that rows attend to: runs of keys and values [kv_heads, units, head_dim], positions [..., units].
+    """Units that rows attend to: runs of keys and values [kv_heads, units, head_dim], positions [..., units], `NOBODY`
+    where a KV head has no unit.
 
     order: what the rows' positions are compared with: the units' positions, or one that every row sees. past, window,
     query_limit: as in `Span`. place: of the first unit of the runs among the live units of the cache, the others
@@ -37,6 +38,12 @@ class View:
     def units(self) -> int:
         """Per KV head."""
         return self.positions.shape[-1]
+
+    @property
+    def total(self) -> int:
+        """Over all KV heads, which may lack some."""
+        lacking = int((self.positions == NOBODY).sum()) if self.positions.dim() == 2 else 0
+        return self.units * self.kv_heads - lacking
 
     @property
     def kv_heads(self) -> int:

@@ -120,11 +120,19 @@ class Footprints:
         rows = int(self.plan.gates(shape).ranks or not self.plan.read.identity)
         if source == "attention":
             rows = VOTING_ROWS
-        weights = 4 * FLOAT * rows * shape.q_heads * max(self._most(prompt))
+        weights = 4 * FLOAT * rows * shape.q_heads * self._longest(prompt)
         # All units of a layer as floats, and as much again of what is made of them.
         copies = 4 if source == "units" else 2 * (rows > 0)
-        keys = copies * FLOAT * shape.kv_heads * shape.head_dim * max(self._most(prompt))
+        keys = copies * FLOAT * shape.kv_heads * shape.head_dim * self._longest(prompt)
         return weights + keys + told * LOGIT_ROWS * self._logits
+
+    def _longest(self, prompt: int) -> int:
+        """The most units of any head: copies have as many of each."""
+        keep, shape = self.plan.keep, self.shape
+        if not keep.ragged:
+            return max(self._most(prompt))
+        each = (keep.longest(prompt, self.new - 1, layer, shape.kv_heads) for layer in shape.contexts)
+        return min(max(units or 0 for units in each), prompt + self.new - 1)
 
     def _most(self, prompt: int) -> list[int]:
         return most_units(self.plan, self.shape, prompt, self.new - 1, self.chunk, self.deep(prompt))

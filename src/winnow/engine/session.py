@@ -166,7 +166,7 @@ class Session:
     def held(self) -> Held:
         """What it holds now."""
         state = self.state
-        units = sum(cache.length for cache in state.own_caches()) * state.shape.kv_heads
+        units = sum(cache.units for cache in state.own_caches())
         unit_bytes = sum(cache.nbytes for cache in state.own_caches())
         return Held(units, unit_bytes, state.held()[1], state.bound_bytes(self.most - 1))
 

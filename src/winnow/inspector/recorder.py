@@ -7,7 +7,8 @@ from typing import Literal
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from winnow.cache.view import View
+from winnow.cache.layer import LayerCache
+from winnow.cache.view import NOBODY, View
 from winnow.engine.sampler import Sampler
 from winnow.inspector.runs import runs_of
 from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
@@ -108,7 +109,7 @@ class Recorder(Observer):
         seen.revived.append(part.positions[: part.late])
         if part.decode:
             seen.read += [_seen(view, part.positions) for view in views]
-            seen.units += sum(view.keys.shape[0] * view.units for view in views)
+            seen.units += sum(view.total for view in views)
 
     def compressed(self, sequence: State) -> None:
         """What the runtime calls after it has compressed the caches."""
@@ -125,10 +126,10 @@ class Recorder(Observer):
                     computed=runs_of(seen.computed),
                     revived=runs_of(seen.revived),
                     read=runs_of(seen.read),
-                    held=runs_of([cache.live_positions()]),
+                    held=runs_of(_of_heads(cache)),
                     aside=runs_of(aside),
                     units_read=seen.units,
-                    units_held=cache.length * self._llm.decoder.shape.kv_heads if state.holder(layer) == layer else 0,
+                    units_held=cache.units if state.holder(layer) == layer else 0,
                 )
             )
         step = Step(
@@ -197,10 +198,15 @@ def _snapshot(state: State, kv_heads: int) -> Snapshot:
     """What every KV head holds now; where none differs from the others, a layer has its positions once."""
     kept = []
     for cache in state.caches:
-        positions = cache.live_positions()
-        each = [runs_of([row]) for row in positions] if positions.dim() == 2 else [runs_of([positions])] * kv_heads
-        kept.append(tuple(each))
+        each = [runs_of([positions]) for positions in _of_heads(cache)]
+        kept.append(tuple(each * kv_heads if len(each) == 1 else each))
     return Snapshot(known=state.position, kept=tuple(kept))
+
+
+def _of_heads(cache: LayerCache) -> list[Tensor]:
+    """Positions of what every KV head of a layer holds; where none can differ from the others, once."""
+    positions = cache.live_positions()
+    return [row[row != NOBODY] for row in (positions if positions.dim() == 2 else positions[None])]
 
 
 def record(

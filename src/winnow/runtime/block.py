@@ -131,7 +131,7 @@ class Block:
                     views.append(each.view if isinstance(each, Copies) else each)
         read = sum(view.units for view in views)
         sequence.read_less |= read < units
-        sequence.stats.units_read += (read + extra) * self.decoder.shape.kv_heads
+        sequence.stats.units_read += sum(view.total for view in views) + extra * self.decoder.shape.kv_heads
         return views
 
     def _attend_views(self, index: int, rows: Projected, queries: list[Tensor], views: list[View], row: Row) -> Tensor:

@@ -22,7 +22,7 @@ from winnow.runtime.projected import match
 from winnow.runtime.reading import VOTES, Reading, Run, kind_of, most_layers, of_rows, reading_of
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import Sequence
-from winnow.runtime.view import mean_over_heads, side_by_side, view_of
+from winnow.runtime.view import mean_over_heads, of_seen, side_by_side, view_of
 
 if TYPE_CHECKING:
     from winnow.runtime.program import Program
@@ -52,8 +52,8 @@ class Frame:
     def __init__(self, program: "Program", segments: list[Segment], first: int) -> None:
         self._program, self._segments, self._first = program, segments, first
         self._ropes: dict[tuple[int, int], int] = {}  # (which frequencies, rope position): its number
-        # Per group of layers in which rows read alike: [layers, rows, t.PLACE] with ropes by number, [layers, pieces,
-        # t.RUN], and how what is read is cut.
+        # Per group of layers in which rows read alike: [layers, rows, t.PLACE] with ropes by number, and [pieces of all
+        # layers, t.RUN]; per layer how what is read is cut.
         self._places: list[np.ndarray] = []
         self._runs: list[np.ndarray] = []
         self._cuts: list[Cut] = []
@@ -111,12 +111,10 @@ class Frame:
         """[rows, hidden] through the layers noted."""
         self._taken = FewRows(self._program, hidden)
         turned, places = self._turned(len(hidden))
-        layers = [len(each) for each in self._runs]  # of each group
-        pieces = np.repeat([each.shape[1] for each in self._runs], layers)
+        pieces = np.array([len(cut.run) for cut in self._cuts])
         offsets = (np.cumsum(pieces) - pieces)[:, None]
-        runs = np.concatenate([each.reshape(-1, t.RUN) for each in self._runs])
-        shares = np.repeat([cut.bounds for cut in self._cuts], layers, 0) + offsets
-        heads = np.repeat([cut.heads for cut in self._cuts], layers, 0) + offsets
+        runs = np.concatenate(self._runs)
+        shares, heads = (np.stack([getattr(cut, each) for cut in self._cuts]) + offsets for each in ("bounds", "heads"))
         choices = np.concatenate(self._choices)
         pages = int(choices[..., t.PAGES].max())
         rows = int(runs[:, t.READERS].max())
@@ -137,40 +135,48 @@ class Frame:
 
     def rank(self, segment: Segment) -> Tensor:
         """After `run`: how much the last row of a segment attends to each token in the last layer, see `Entrance`."""
-        program, layer = self._program, self._first + sum(map(len, self._runs)) - 1
+        program, layer = self._program, self._first + len(self._cuts) - 1
         cache, window = segment.sequence.caches[layer], program.shape.windows[layer]
         pattern = segment.sequence.patterns[layer]
         spans = pattern.spans(cache, segment.rows, segment.first, segment.positions, window)
         views = [view_of(segment, cache, span, fresh=segment.rows) for span in spans]
         query = self._taken.projections[0][segment.stop - 1]
-        logits = torch.cat([match(query, view.keys, *program.logit_facts(layer)) for view in views], 1)
+        facts, position = program.logit_facts(layer), segment.positions[-1]
+        logits = torch.cat([of_seen(match(query, view.keys, *facts), view, position) for view in views], 1)
         return mean_over_heads(logits.softmax(-1), side_by_side([view.positions for view in views]), segment.known)
 
     def _note(self, segment: Segment, layers: range, reading: Reading) -> np.ndarray:
         """Where units go in some layers, how rows are rotated, what they read: [layers, rows, t.PLACE], ropes by
         number, -1 for none. Then what no later row may see is dropped: nothing moves."""
-        sequence, cache = segment.sequence, segment.sequence.caches[layers.start]
-        slabs = np.array([sequence.caches[layer].slab.place for layer in layers], dtype=np.int64)
-        stride, size = slabs[0, 2:]
-        rows = segment.rows
+        sequence, rows = segment.sequence, segment.rows
+        caches = [sequence.caches[layer] for layer in layers]
+        slabs = np.array([(*each.slab.place, each.stop - rows - each.memory.offset) for each in caches], dtype=np.int64)
         places = np.empty((len(layers), rows, t.PLACE), dtype=np.int64)
-        at = cache.stop - rows - cache.memory.offset + np.arange(rows)
-        places[:, :, [t.KEYS, t.VALUES]] = slabs[:, None, :2] + (at * size)[None, :, None]
-        positions = [segment.first] if rows == 1 else segment.positions.tolist()
-        limit = next((run.limit for run in reading.runs if run.limit is not None), None)
-        for row, position in enumerate(positions):
-            turned = limited = 0
-            if self._program.rotated[layers.start]:
-                place = cache.length - rows + row if cache.compact else position
-                turned = self._rope(sequence, place)
-                limited = -1 if limit is None else self._rope(sequence, min(place, limit))
-            places[:, row, t.STRIDE :] = stride, turned, turned, limited, limited
+        at = (slabs[:, 4:] + np.arange(rows)) * slabs[0, 3]
+        places[:, :, [t.KEYS, t.VALUES]] = slabs[:, None, :2] + at[..., None]
+        places[:, :, t.STRIDE] = slabs[:, None, 2]
+        places[:, :, t.COS :] = self._ropes_of(segment, caches, layers.start, reading)
         if segment.decode:
-            sequence.stats.units_read += len(layers) * sequence.shape.kv_heads * reading.units
+            sequence.stats.units_read += reading.units
             sequence.read_less |= reading.less
         for layer in layers:
             sequence.leave(layer)
         return places
+
+    def _ropes_of(self, segment: Segment, caches: list[LayerCache], layer: int, reading: Reading) -> np.ndarray:
+        """By which ropes rows are rotated in some layers from `layer` on: [layers or 1, rows, 4]."""
+        sequence, rows = segment.sequence, segment.rows
+        if not self._program.rotated[layer]:
+            return np.zeros((1, rows, 4), dtype=np.int64)
+        limit = next((run.limit for run in reading.runs if run.limit is not None), None)
+        positions = [[segment.first] if rows == 1 else segment.positions.tolist()]
+        if caches[0].compact:
+            positions = [[each.length - rows + row for row in range(rows)] for each in caches]
+        turned = [[self._rope(sequence, place) for place in row] for row in positions]
+        limited = [
+            [-1 if limit is None else self._rope(sequence, min(place, limit)) for place in row] for row in positions
+        ]
+        return np.stack((turned, turned, limited, limited), -1)
 
     def _rope(self, sequence: Sequence, position: int) -> int:
         return self._ropes.setdefault((id(sequence.frequencies), position), len(self._ropes))
@@ -200,27 +206,35 @@ class Frame:
     def _read(self, found: list[tuple[int, list[Run]]]) -> None:
         """Cut the runs of a group of layers, which so many rows read together, and say where the pieces lie in each."""
         flat = [run for _, runs in found for run in runs]
-        key = tuple((rows, tuple((run.units, run.limit is not None) for run in runs)) for rows, runs in found)
-        cut = cut_of(key, self._program.shape.kv_heads, parts_of_work())
-        told = np.array([(*run[2:5], run.numbers, *run.within, *run.kept) for run in flat], dtype=np.int64)
-        stride, size, units, numbers, low, high, kept, kept_row, kept_layer = told[cut.run].T
-        at = cut.head * stride + np.where(numbers, 0, cut.start * size)
-        pieces = np.repeat(cut.told[None], len(flat[0].keys), 0)
-        pieces[:, :, t.RUN_KEYS] = np.stack([run.keys for run in flat], 1)[:, cut.run] + at
-        pieces[:, :, t.RUN_VALUES] = np.stack([run.values for run in flat], 1)[:, cut.run] + at
-        pieces[:, :, t.INDEX] = np.where(numbers, numbers + 8 * (cut.head * units + cut.start), 0)
-        pieces[:, :, t.LOW], pieces[:, :, t.HIGH] = low, high
-        group = self._program.shape.q_heads // self._program.shape.kv_heads
-        kept = np.where(kept, kept + cut.head * group * kept_row + 4 * cut.start, 0)
-        pieces[:, :, t.KEPT] = kept + kept_layer * np.arange(len(pieces))[:, None]
-        pieces[:, :, t.KEPT_ROW] = kept_row
-        pieces[:, :, t.ORDER] = np.array([run.own for run in flat])[cut.run] * self._program.order.ctypes.data
+        layers, kv_heads = len(flat[0].keys), self._program.shape.kv_heads
+        alike = all(len({*run.units}) == 1 and len({*run.missing}) < 2 for run in flat)
+        cuts = [_cut_of(found, at, kv_heads) for at in range(1 if alike else layers)] * (layers if alike else 1)
+        number, head, start = (
+            np.concatenate([getattr(cut, name) for cut in cuts]) for name in ("run", "head", "start")
+        )
+        layer = np.repeat(np.arange(layers), [len(cut.run) for cut in cuts])
+        told = np.array([(run.size, run.units[0], run.numbers, *run.within, *run.kept) for run in flat], dtype=np.int64)
+        size, units, numbers, low, high, kept, kept_row, kept_layer = told[number].T
+        heads = np.stack(
+            [run.strides[:, None] * np.arange(kv_heads) if run.heads is None else run.heads for run in flat]
+        )
+        at = heads[number, layer, head] + np.where(numbers, 0, start * size)
+        pieces = np.concatenate([cut.told for cut in cuts])
+        pieces[:, t.RUN_KEYS] = np.stack([run.keys for run in flat])[number, layer] + at
+        pieces[:, t.RUN_VALUES] = np.stack([run.values for run in flat])[number, layer] + at
+        pieces[:, t.INDEX] = np.where(numbers, numbers + 8 * (head * units + start), 0)
+        pieces[:, t.LOW], pieces[:, t.HIGH] = low, high
+        group = self._program.shape.q_heads // kv_heads
+        kept = np.where(kept, kept + head * group * kept_row + 4 * start, 0)
+        pieces[:, t.KEPT] = kept + kept_layer * layer
+        pieces[:, t.KEPT_ROW] = kept_row
+        pieces[:, t.ORDER] = np.array([run.own for run in flat])[number] * self._program.order.ctypes.data
         if any(run.forms is not None for run in flat):
             forms = [np.zeros_like(run.keys) if run.forms is None else run.forms for run in flat]
-            first = np.array([run.first for run in flat])[cut.run] + np.where(numbers, 0, cut.start)
-            pieces[:, :, t.RUN_FORM], pieces[:, :, t.FIRST] = np.stack(forms, 1)[:, cut.run], first
+            first = np.array([run.first for run in flat])[number] + np.where(numbers, 0, start)
+            pieces[:, t.RUN_FORM], pieces[:, t.FIRST] = np.stack(forms)[number, layer], first
         self._runs.append(pieces)
-        self._cuts.append(cut)
+        self._cuts += cuts
 
     def _chosen(self, segment: Segment, layers: int, reading: Reading) -> np.ndarray:
         """What rows choose in some layers, [layers, rows, kv_heads, t.CHOICE]."""
@@ -246,19 +260,30 @@ def _vote(sequence: Sequence, layers: range, weights: Tensor) -> None:
         sequence.caches[layer].add_scores(votes)
 
 
-Runs = tuple[int, tuple[tuple[int, bool], ...]]  # of so many rows together: units, and whether they are limited
+# Of so many rows together: units, whether they are limited, and how many of the first each KV head lacks.
+Runs = tuple[int, tuple[tuple[int, bool, tuple[int, ...]], ...]]
+
+
+def _cut_of(found: list[tuple[int, list[Run]]], layer: int, kv_heads: int) -> Cut:
+    """How what is read is cut in one of some layers."""
+
+    def told(run: Run) -> tuple[int, bool, tuple[int, ...]]:
+        return run.units[layer], run.limit is not None, run.missing[layer] if run.missing else ()
+
+    return cut_of(tuple((rows, tuple(map(told, runs))) for rows, runs in found), kv_heads, parts_of_work())
 
 
 @functools.lru_cache(maxsize=256)
 def cut_of(readers: tuple[Runs, ...], kv_heads: int, threads: int) -> Cut:
     """Cut runs so that every thread reads as many units, each as often as there are rows that read it."""
-    share = -(-kv_heads * sum(rows * units for rows, runs in readers for units, _ in runs) // threads)
+    every = sum(rows * (kv_heads * units - sum(missing)) for rows, runs in readers for units, _, missing in runs)
+    share = -(-every // threads)
     pieces: list[tuple[int, int, int, int, int, bool, int]] = []  # run, head, first unit, reader, units, limited, rows
     bounds, heads, filled, first, row = [0], [0], 0, 0, 0
     for rows, runs in readers:
         for head in range(kv_heads):
-            for number, (units, limited) in enumerate(runs):
-                start = 0
+            for number, (units, limited, missing) in enumerate(runs):
+                start = missing[head] if missing else 0
                 while start < units:
                     left, room = units - start, -(-(share - filled) // rows)
                     take = left if len(bounds) == threads or left <= room or left < WHOLE else room

@@ -18,6 +18,7 @@ from winnow.cache.layer import LayerCache
 from winnow.cache.memory import Slab
 from winnow.cache.pattern import Span
 from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.ragged import RaggedSlab
 from winnow.cache.run import Units
 from winnow.cache.view import View
 from winnow.policies.read.base import Copies, Pages, Row
@@ -28,22 +29,24 @@ VOTES = 2**22  # about how many logits a call hands over at most
 
 
 class Run(NamedTuple):
-    """Units that a row reads: in each of some layers the addresses of the first key and value; bytes from one KV head
-    and from one unit to the next, and how many units.
+    """Units that a row reads: in each of some layers the addresses of the first key and value, the bytes from one KV
+    head to the next, and how many units; bytes from one unit to the next.
 
     limit: the rope position that its queries are rotated at here, where that is less than the row's own. numbers: the
     address of [kv_heads, units] int64, ascending, which units from those first ones on they are, and `within` which
     bounds: others of these lie elsewhere; 0: one after the other. kept: where the logits of the first unit go, and
     the bytes from one query head to the next and from one layer to the next; 0 for nowhere. forms: in each layer the
     address of what says how units are held as codes, of which the first is in slot `first`, and keys and values are 0;
-    None: they are not. own: whether the units are those of the rows that read them, each up to its own.
+    None: they are not. own: whether the units are those of the rows that read them, each up to its own. missing: in
+    each layer how many of the first units each KV head does not have, where they differ in that, and `heads`, [layers,
+    kv_heads]: the bytes from those addresses to where the head's own first unit would be.
     """
 
     keys: np.ndarray
     values: np.ndarray
-    stride: int
+    strides: np.ndarray
+    units: tuple[int, ...]
     size: int
-    units: int
     limit: int | None
     numbers: int = 0
     within: tuple[int, int] = (0, 0)
@@ -51,19 +54,22 @@ class Run(NamedTuple):
     forms: np.ndarray | None = None
     first: int = 0
     own: bool = False
+    missing: tuple[tuple[int, ...], ...] = ()
+    heads: np.ndarray | None = None
 
     def split(self, rows: int) -> tuple["Run", "Run"]:
         """What was there before the last `rows` units, and these."""
-        units = self.units - rows
-        before, size = self._replace(units=units), units * self.size
-        return before, self._replace(keys=self.keys + size, values=self.values + size, units=rows, own=True)
+        units = tuple(each - rows for each in self.units)
+        before, size = self._replace(units=units), np.array(units) * self.size
+        own = (rows,) * len(units)
+        return before, self._replace(keys=self.keys + size, values=self.values + size, units=own, own=True)
 
     def apart(self, units: int, numbers: int, first: int) -> "Run":
         """`units` units of which the numbers are told instead of all, this run's being those from `first` on."""
         back = first * self.size
         return self._replace(
-            keys=self.keys - back, values=self.values - back, units=units, numbers=numbers,
-            within=(first, first + self.units), first=self.first - first,
+            keys=self.keys - back, values=self.values - back, units=(units,) * len(self.units), numbers=numbers,
+            within=(first, first + self.units[0]), first=self.first - first,
         )  # fmt: skip
 
 
@@ -87,8 +93,9 @@ class Told(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a row reads in some layers; units: per KV head, bounds of pages counted as the units that they are as large
-    as; less: not all that is kept; votes: the logits of a row that votes, [layers, q_heads, units], where they go."""
+    """What a row reads in some layers; units: over all of them and all KV heads, bounds of pages counted as the units
+    that they are as large as; less: not all that is kept; votes: the logits of a row that votes, [layers, q_heads,
+    units], where they go."""
 
     runs: list[Run]
     units: int
@@ -104,14 +111,14 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
     held like any other."""
     sequence = segment.sequence
     cache, pattern = sequence.caches[layer], sequence.patterns[layer]
-    score = sequence.score if pattern.held else None
+    score, votes = sequence.score if pattern.held else None, _votes(segment, layer)
     told = sequence.scorer is not None or sequence.queries is not None  # of projections
     if (
         not cache.rotated
         or not cache.memory.addressed
         or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
         or layer in sequence.gates.self_only
-        or (_votes(segment, layer) and (segment.rows > 1 or sequence.reader.selects))
+        or (votes and (segment.rows > 1 or sequence.reader.selects))
         or (layer in segment.ranked_in and sequence.windows[layer] is not None)  # of what leaves before it is ranked
         or (told and score is not None and sequence.evictions_ahead(layer))
     ):
@@ -119,7 +126,10 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
     window = sequence.shape.windows[layer]
     alone = None if pattern.told_by_slots(cache, window) else layer
     known = cache.appended, cache.dropped, sequence.reader.alike(layer)
-    return alone, known, pattern, window, sequence.shape.rotations[layer], cache.standing
+    # A row that reads all of what is held, and says nothing of it, may read other numbers of units in each layer.
+    all_alone = pattern.held and not sequence.reader.selects and not votes
+    lies = cache.lying if all_alone else cache.standing
+    return alone, known, pattern, window, sequence.shape.rotations[layer], lies
 
 
 def reading_of(segment: Segment, caches: list[LayerCache], layer: int, *, rotated: bool) -> Reading | None:
@@ -134,10 +144,14 @@ def reading_of(segment: Segment, caches: list[LayerCache], layer: int, *, rotate
     if sequence.reader.selects:
         found = _selected(segment, caches, layer, [view_of(segment, cache, span, fresh=1) for span in spans])
     else:
-        runs = [run for span in spans for run in _runs_of_span(caches, span)]
-        units, votes = sum(run.units for run in runs), None
+        stops = [each.stop for each in caches] if sequence.patterns[layer].held else None
+        runs = [run for span in spans for run in _runs_of_span(caches, span, stops)]
+        units = sum(sequence.shape.kv_heads * sum(run.units) - sum(map(sum, run.missing)) for run in runs)
+        votes = None
         if _votes(segment, layer):
-            votes = torch.empty(len(caches), sequence.shape.q_heads, units)
+            votes = torch.empty(len(caches), sequence.shape.q_heads, sum(run.units[0] for run in runs))
+            if any(run.missing for run in runs):
+                votes.fill_(float("-inf"))
             runs = [*_kept(runs, votes)]
         found = Reading(runs, units, less=False, votes=votes)
     if found is None or rotated:
@@ -165,7 +179,7 @@ def of_rows(segment: Segment, reading: Reading) -> list[Run]:
     if segment.rows == 1:
         return reading.runs
     *others, last = reading.runs
-    return [run for run in (*others, *last.split(segment.rows)) if run.units]
+    return [run for run in (*others, *last.split(segment.rows)) if any(run.units)]
 
 
 def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list[View]) -> Reading | None:
@@ -184,23 +198,24 @@ def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list
             if view.query_limit is not None:  # queries are rotated another way there
                 return None
             choice = _choice(each, caches, layer)
-            firsts = accumulate((run.units for run in found), initial=0)
+            firsts = accumulate((run.units[0] for run in found), initial=0)
             address = choice.index.ctypes.data
             found = [run.apart(each.units, address, first) for run, first in zip(found, firsts, strict=False)]
         runs += found
     read = sum(each.units for each in answer)
     less = read < sum(view.units for view in seen)
+    heads = len(caches) * segment.sequence.shape.kv_heads
     if choice is not None:
-        return Reading(runs, read + choice.bounds[0].shape[2], less, choice)
+        return Reading(runs, heads * (read + choice.bounds[0].shape[2]), less, choice)
     views = [each if isinstance(each, View) else each.view for each in answer]
     wanted = segment.sequence.reader.wants(row, views)
     if wanted is None:
-        return Reading(runs, read, less)
+        return Reading(runs, heads * read, less)
     if wanted != "logits" or any(run.numbers for run in runs):
         return None
     assert len(caches) == 1  # nothing is wanted of layers that are alike
     logits = torch.empty(1, segment.sequence.shape.q_heads, read)
-    return Reading([*_kept(runs, logits)], read, less, told=Told(row, views, logits[0]))
+    return Reading([*_kept(runs, logits)], heads * read, less, told=Told(row, views, logits[0]))
 
 
 def _choice(pages: Pages, caches: list[LayerCache], layer: int) -> Choice:
@@ -219,24 +234,44 @@ def _kept(runs: list[Run], logits: Tensor) -> Iterator[Run]:
     first, (layer, head, _) = logits.data_ptr(), logits.stride()
     for run in runs:
         yield run._replace(kept=(first, head * logits.itemsize, layer * logits.itemsize))
-        first += run.units * logits.itemsize
+        first += run.units[0] * logits.itemsize
 
 
-def _runs_of_span(caches: list[LayerCache], span: Span) -> Iterator[Run]:
-    """The runs of memory that a span lies in, in every one of some caches in which units stand alike."""
-    pieces = [cache.memory.pieces(span.start, span.stop) for cache in caches]
-    for alike in zip(*pieces, strict=True):
-        _, first, last = alike[0]
-        if last == first:
+def _runs_of_span(caches: list[LayerCache], span: Span, stops: list[int] | None = None) -> Iterator[Run]:
+    """The runs of memory that a span lies in, in every one of some caches in which units stand alike.
+
+    stops: the slots behind it, where they are not the same in all of them.
+    """
+    ends = stops or [span.stop] * len(caches)
+    for alike in zip(
+        *(cache.memory.pieces(span.start, end) for cache, end in zip(caches, ends, strict=True)), strict=True
+    ):
+        units = tuple(last - first for _, first, last in alike)
+        if not any(units):
+            continue
+        if ragged := [slab for slab, _, _ in alike if isinstance(slab, RaggedSlab)]:
+            yield _ragged_run(ragged, span)
             continue
         forms = [slab.facts.ctypes.data for slab, _, _ in alike if isinstance(slab, QuantizedSlab)]
         if forms:
             nowhere, told = np.zeros(len(caches), dtype=np.int64), np.array(forms, dtype=np.int64)
-            yield Run(nowhere, nowhere, 0, 0, last - first, span.query_limit, forms=told, first=first)
+            yield Run(nowhere, nowhere, nowhere, units, 0, span.query_limit, forms=told, first=alike[0][1])
             continue
-        slabs = np.array([slab.place for slab, _, _ in alike if isinstance(slab, Slab)], dtype=np.int64)
-        stride, size = (int(each) for each in slabs[0, 2:])
-        yield Run(slabs[:, 0] + first * size, slabs[:, 1] + first * size, stride, size, last - first, span.query_limit)
+        slabs = np.array([(*slab.place, first) for slab, first, _ in alike if isinstance(slab, Slab)], dtype=np.int64)
+        size = int(slabs[0, 3])
+        at = slabs[:, 4] * size
+        yield Run(slabs[:, 0] + at, slabs[:, 1] + at, slabs[:, 2], units, size, span.query_limit)
+
+
+def _ragged_run(slabs: list[RaggedSlab], span: Span) -> Run:
+    """The same of all that is in slabs of which heads hold different numbers of units."""
+    places = np.array([slab.place for slab in slabs], dtype=np.int64)
+    size = int(places[0, 2])
+    return Run(
+        places[:, 0], places[:, 1], np.zeros_like(places[:, 0]), tuple(slab.capacity for slab in slabs), size,
+        span.query_limit, missing=tuple(slab.missing for slab in slabs),
+        heads=size * np.array([slab.firsts for slab in slabs], dtype=np.int64),
+    )  # fmt: skip
 
 
 def _runs_of_view(caches: list[LayerCache], view: View) -> Iterator[Run]:
@@ -248,14 +283,15 @@ def _runs_of_view(caches: list[LayerCache], view: View) -> Iterator[Run]:
     held = sum(run.units for run in view.runs)
     for run in _runs_of_span(caches, Span(start, start + held, view.past, query_limit=view.query_limit)):
         yield run if view.index is None else run.apart(view.units, view.index.data_ptr(), number)
-        number += run.units
+        number += run.units[0]
 
 
 def _run_of(copies: Sequence[Units], limit: int | None) -> Run:
     """The run that copies of as many units are, one in every layer."""
     keys, _ = copies[0]
     first, second = np.array([[each.data_ptr() for each in both] for both in copies], dtype=np.int64).T
-    return Run(first, second, keys.stride(0) * keys.itemsize, keys.stride(1) * keys.itemsize, keys.shape[1], limit)
+    strides, units = np.full(len(copies), keys.stride(0) * keys.itemsize), (keys.shape[1],) * len(copies)
+    return Run(first, second, strides, units, keys.stride(1) * keys.itemsize, limit)
 
 
 def _slot(view: View, cache: LayerCache) -> int:

@@ -344,8 +344,12 @@ def settle(decoder: Decoder, sequence: Sequence, layer: int) -> None:
     cache, kind = sequence.caches[layer], decoder.rope_kinds[layer]
     if cache.length and kind is not NOT_ROTATED:
         places = torch.arange(cache.length, device=decoder.device)
-        tables = decoder.rotary.tables(sequence.frequencies, places)[kind]
-        cache.change_keys(lambda keys: decoder.rotary.rotate(keys[None], tables)[0])
+        cos, sin = decoder.rotary.tables(sequence.frequencies, places)[kind]
+
+        def rotated(keys: Tensor, first: int) -> Tensor:
+            return decoder.rotary.rotate(keys[None], (cos[:, first:], sin[:, first:]))[0]
+
+        cache.change_keys(rotated)
     cache.rotated = True
 
 

@@ -22,16 +22,17 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
 
     fresh: how many units at the end of the cache this step has appended.
     """
-    slots = slice(span.start, span.stop)
-    runs, positions = cache.memory.runs(span.start, span.stop), cache.positions[..., slots]
+    runs, positions = cache.memory.runs(span.start, span.stop), cache.positions_between(span.start, span.stop)
     past, length = span.past, span.stop - span.start
     looks = part.seen is not None and not (part.whole and span.window is None)  # for what the step does not see
-    seen = part.seen[positions] if part.seen is not None and looks else None
+    padding = None if cache.ragged is None else positions == NOBODY
+    seen = None
+    if part.seen is not None and looks:
+        seen = part.seen[positions] if padding is None else part.seen[positions.clamp(max=part.known - 1)] & ~padding
     revives = part.sequence.gates.revives  # then units stay that have left the window
     if seen is not None and span.window is not None and revives:  # rows ascend, so the first one sees farthest back
         seen = seen & (positions > part.positions[0] - span.window)
     gathered = seen is not None and not bool(seen.all())
-    padding = None
     if gathered and positions.dim() == 1:
         assert seen is not None
         index = seen.nonzero().flatten()
@@ -45,6 +46,8 @@ def view_of(part: Segment, cache: LayerCache, span: Span, fresh: int) -> View:
         padding, positions, past = ~seen.gather(1, index), positions.gather(1, index), None
         keys, values = (each.gather(1, index[..., None].expand(-1, -1, each.shape[-1])) for each in joined(runs))
         runs = [Dense(keys, values)]
+    if padding is not None:  # heads hold different numbers of units
+        past = None
     if part.late:  # units of later positions may stand before the rows' own
         past = None
     order = positions
@@ -63,17 +66,20 @@ def attention_of(queries: list[Tensor], views: list[View], part: Segment, rows: 
     queries: per view [q_heads, head_dim].
     """
     current = part.positions[-1]
-    logits = []
-    for query, view in zip(queries, views, strict=True):
-        each = rows.match(query, view.keys)  # [q_heads, units]
-        if view.past is None or view.window is not None:
-            hidden = ~visible(current[None], view.order, view.window)[:, 0]  # [1 or kv_heads, units]
-            each = each.masked_fill(_per_query_head(hidden, len(each)), float("-inf"))
-        logits.append(each)
-    everything = torch.cat(logits, 1)
+    everything = torch.cat(
+        [of_seen(rows.match(query, view.keys), view, current) for query, view in zip(queries, views, strict=True)], 1
+    )
     extra = rows.sinks.float()[:, None] if rows.sinks is not None else everything[:, :0]
     weights = torch.cat((everything, extra), 1).softmax(-1)[:, : everything.shape[1]]
     return weights, side_by_side([view.positions for view in views])
+
+
+def of_seen(logits: Tensor, view: View, position: Tensor) -> Tensor:
+    """Logits of a row at `position`, [q_heads, units]: -inf where it does not see a unit of the view."""
+    if view.past is not None and view.window is None:
+        return logits
+    hidden = ~visible(position[None], view.order, view.window)[:, 0]  # [1 or kv_heads, units]
+    return logits.masked_fill(_per_query_head(hidden, len(logits)), float("-inf"))
 
 
 def weights_of(
@@ -109,6 +115,7 @@ def mean_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
     if positions.dim() == 1:
         mean[positions] = weights.mean(0)
         return mean
+    positions = positions.clamp(max=known - 1)  # where a head has no unit, its weight is 0
     return mean.index_add_(0, _per_query_head(positions, len(weights)).flatten(), (weights / len(weights)).flatten())
 
 

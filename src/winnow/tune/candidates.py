@@ -39,7 +39,7 @@ GRID: dict[str, list[dict[str, Any]]] = {
     "streaming": [{"recent": Share(1 / 2)}, {"recent": Share(1 / 4)}],
     "locret": _budgets(1 / 4, 1 / 8, 1 / 16),
     "h2o": _budgets(1 / 2, 1 / 4, decode_chunk=None),
-    "snapkv": _budgets(1 / 2, 1 / 4, 1 / 8),
+    "snapkv": [*_budgets(1 / 2, 1 / 4, 1 / 8), *_budgets(1 / 8, by_head="adaptive")],
     "sirllm": _budgets(1 / 2, 1 / 4),
     "scissorhands": _budgets(1 / 2, 1 / 4),
     "tova": _budgets(1 / 2, 1 / 4, decode_chunk=None),

@@ -1,6 +1,6 @@
 """What every keep policy is: what rows see by pattern, and what is kept by score when it is time to evict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
@@ -95,6 +95,11 @@ class KeepPolicy(Policy):
     per_head: ClassVar[bool] = False
 
     @property
+    def ragged(self) -> bool:
+        """Whether KV heads of a layer may keep different numbers of units."""
+        return False
+
+    @property
     def compact(self) -> bool:
         """Whether rope positions are places among what is kept, so that prompts may exceed the model's positions."""
         return False
@@ -122,16 +127,21 @@ class KeepPolicy(Policy):
         """
         return None
 
-    def select(self, cache: "LayerCache", moment: Moment) -> Tensor | None:
+    def select(self, cache: "LayerCache", moment: Moment) -> Tensor | Sequence[Tensor] | None:
         """Which units stay when some are evicted: [kept] or [kv_heads, kept] index of the live ones, ascending.
 
-        cache: their scores and positions; not to be changed. None: all of them.
+        Where `ragged`, [kept] for each KV head. cache: their scores and positions; not to be changed. None: all of
+        them.
         """
         return None
 
     def bound(self, prompt: int, new: int, layer: LayerContext) -> int | None:
         """The most units per KV head that a layer which holds them until they are evicted ever has; None: no bound.
 
-        prompt, new: tokens.
+        prompt, new: tokens. Where heads have different numbers of them, the mean over the heads.
         """
         return None
+
+    def longest(self, prompt: int, new: int, layer: LayerContext, kv_heads: int) -> int | None:
+        """The same of the head that has most."""
+        return self.bound(prompt, new, layer)

@@ -1,8 +1,10 @@
 """A cache of fixed size: after every chunk, each KV head of each layer keeps its best units and evicts the others.
 
-The policies that do so differ in how they score units, and in which they keep whatever their score.
+The policies that do so differ in how they score units, and in which they keep whatever their score. Of a budget, layers
+and heads may have the same, or shares of their own.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -10,15 +12,20 @@ from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.cache.pattern import ALL, HELD, All
+from winnow.cache.view import NOBODY
 from winnow.errors import InputError
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import LayerContext, Services
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import KeepPolicy, Moment
+from winnow.policies.keep.best import best, best_of_layer
 
-SAME = 1e-5  # relative difference of scores that says nothing: rounding depends on which rows are computed together
 LOCAL = 100  # the paper's tail of a prompt, Locret, table 6
+STEEPNESS = 20  # PyramidKV's beta, in the authors' code
+SURE = 5  # one unit of so many of a head's budget is sure where heads compete: AdaKV's 0.2, in the authors' code
 Positions = Literal["compact", "original"]
+ByLayer = Literal["uniform", "pyramid"]
+ByHead = Literal["uniform", "adaptive"]
 # Of what acts between two evictions: without chunks there is one, at the end of the prompt.
 SEVERAL_EVICTIONS = Where(
     "chunk=... or decode_chunk=...", lambda policy: policy.chunk is not None or policy.decode_chunk is not None
@@ -36,9 +43,19 @@ class Budgeted(KeepPolicy):
         longer than the model's positions; "original": at its place in the text.
     decode_chunk: new tokens from one eviction to the next; None: none after the prompt. With compact positions a step
         has to rotate all keys anew as long as evictions are to come.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, as many
+        units in all (`budget_of`).
+    by_head: "uniform": every KV head of a layer has the layer's budget; "adaptive": they share kv_heads budgets, and
+        those have more of them whose units have higher scores (`choose`). A unit that is not kept takes no memory in
+        any head. `read` and `store` are then those of full attention.
 
-    A layer never holds more than budget + chunk units per KV head in prefill. Layers whose own sliding window is no
-    larger than the budget keep that window instead, with units at their places in the text: only distances count there.
+    A layer never holds more than budget + chunk units per KV head in prefill, as the mean over its heads. Layers whose
+    own sliding window is no larger than the budget keep that window instead, with units at their places in the text:
+    only distances count there.
+
+    Source of by_layer: Cai et al., PyramidKV, arXiv:2406.02069, section 4, and the authors' code. Of by_head: Feng et
+    al., Ada-KV, arXiv:2407.11550, section 4, with the safeguard as in kvpress: the surely kept units of a head are
+    its best, where the authors' own code draws the counts towards the mean.
     """
 
     per_head = True
@@ -48,6 +65,8 @@ class Budgeted(KeepPolicy):
     local: Natural | None
     positions: Positions
     decode_chunk: Count | None
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     def check(self) -> None:
         if self.local is not None:
@@ -77,12 +96,48 @@ class Budgeted(KeepPolicy):
     def pattern(self, layer: LayerContext) -> All:
         return HELD if layer.window is None or layer.window > self.budget else ALL
 
+    @property
+    def ragged(self) -> bool:
+        return self.by_head == "adaptive"
+
+    def budget_of(self, layer: LayerContext, prompt: int) -> int:
+        """Units per KV head that a layer keeps, as the mean over its heads.
+
+        Under "pyramid" every layer keeps the `f` units that are `protected` while a prompt goes on, and of the others
+        layer l of L keeps b(l), where b = budget - f, last = max(1, b // 20) and first = 2 b - last, but no more than
+        the prompt has beside its tail and these, and last then 2 b - first:
+        b(l) = first - l (first - last) // (L - 1) in the lower half, and 2 b - b(L - 1 - l) in the upper one. So the
+        layers keep L budget units together, as they do when each has the budget.
+        """
+        if self.by_layer == "uniform" or layer.layers == 1:
+            return self.budget
+        fixed, first, last = self._slope(layer, prompt)
+        nearest = min(layer.index, layer.layers - 1 - layer.index)
+        step = nearest * (first - last) // (layer.layers - 1)
+        return fixed + (first - step if layer.index == nearest else last + step)
+
+    def _slope(self, layer: LayerContext, prompt: int) -> tuple[int, int, int]:
+        """Of a pyramid: units that every layer keeps, and how many others the first and the last layer keep."""
+        fixed = self.protected(Moment(prompt, 0, layer))
+        free = self.budget - fixed
+        first = max(free, min(2 * free - max(1, free // STEEPNESS), prompt - self.tail(prompt) - fixed))
+        return fixed, first, 2 * free - first
+
     def bound(self, prompt: int, new: int, layer: LayerContext) -> int:
+        return self._most(prompt, new, self.budget_of(layer, prompt))
+
+    def longest(self, prompt: int, new: int, layer: LayerContext, kv_heads: int) -> int:
+        budget = self.budget_of(layer, prompt)
+        others = budget // SURE if self.ragged else budget
+        return self._most(prompt, new, kv_heads * budget - (kv_heads - 1) * others)
+
+    def _most(self, prompt: int, new: int, budget: int) -> int:
+        """The most units that a head has which keeps `budget` of them."""
         tail = self.tail(prompt)
-        filling = min(prompt - tail, self.budget + (prompt if self.chunk is None else self.chunk))
+        filling = min(prompt - tail, budget + (prompt if self.chunk is None else self.chunk))
         first = tail + (new if self.decode_chunk is None else min(new, self.decode_chunk))
-        later = 0 if self.decode_chunk is None or new <= self.decode_chunk else self.budget + self.decode_chunk
-        return max(filling, min(prompt - tail, self.budget) + first, min(later, prompt + new))
+        later = 0 if self.decode_chunk is None or new <= self.decode_chunk else budget + self.decode_chunk
+        return max(filling, min(prompt - tail, budget) + first, min(later, prompt + new))
 
     def next_eviction(self, known: int, prompt: int) -> int | None:
         end = prompt - self.tail(prompt)
@@ -106,29 +161,55 @@ class Budgeted(KeepPolicy):
         if end is None or score is None or score.source != "attention":
             return None
         if score.voters is not None:
-            return end - score.voters if end > self.budget else None
+            return end - score.voters if end > self._least(prompt) else None
         fits = self.decode_chunk is None and prompt - self.tail(prompt) <= self.budget  # nothing is ever evicted
         return None if fits else 0
 
-    def select(self, cache: LayerCache, moment: Moment) -> Tensor | None:
-        """[kv_heads, kept] or [kept]."""
+    def _least(self, prompt: int) -> int:
+        """The least budget of any layer."""
+        if self.by_layer == "uniform":
+            return self.budget
+        fixed, _, last = self._slope(LayerContext(0, 2, None), prompt)
+        return fixed + last
+
+    def select(self, cache: LayerCache, moment: Moment) -> Tensor | Sequence[Tensor] | None:
+        """[kv_heads, kept] or [kept], or of each KV head [kept]."""
         beside = 0
         if moment.late:  # the tail has come with the others
             beside = int((cache.live_positions() >= moment.prompt - self.tail(moment.prompt)).sum())
-        return self.choose(cache, moment, beside) if cache.length > self.budget + beside else None
+        kept = self.budget_of(moment.layer, moment.prompt) + beside
+        return self.choose(cache, moment, beside, kept) if cache.units > kept * cache.kv_heads else None
 
-    def choose(self, cache: LayerCache, moment: Moment, beside: int) -> Tensor:
-        """[kv_heads, budget + beside] or [budget + beside] index of the live units that stay, ascending.
+    def choose(self, cache: LayerCache, moment: Moment, beside: int, kept: int) -> Tensor | Sequence[Tensor]:
+        """[kv_heads, kept] or [kept] index of the live units that stay, ascending; kept: budget of the layer + beside.
 
-        beside: newest units that stay and are not counted in the budget.
+        beside: newest units that stay and are not counted in the budget. Where heads compete, they keep
+        kv_heads * kept units, for each head its index: the protected ones of every head, of each head the best fifth of
+        what its budget leaves beside these, and else the best of all heads.
         """
-        scores = self.ranked(cache.live_scores())
+        scores = self._ranks(cache)
         most = torch.finfo(scores.dtype).max
         if (protected := self.protected(moment) + beside) > 0:
             scores[:, -protected:] = most
+        positions = cache.live_positions()
         if moment.layer.window is not None:  # what has left the window is of no use to anyone
-            scores.masked_fill_(cache.live_positions() <= moment.known - moment.layer.window, -most)
-        return best(scores, self.budget + beside)
+            scores.masked_fill_(positions <= moment.known - moment.layer.window, -most)
+        # A score made of projections is a sum of terms of either sign; attention adds up terms of one.
+        cancels = self.score is not None and self.score.source == "kv"
+        if not self.ragged:
+            return best(scores, kept, cancels=cancels)
+        scores.masked_fill_(positions == NOBODY, -torch.inf)
+        sure = protected + (kept - protected) // SURE
+        return best_of_layer(scores, positions.expand_as(scores), kept * len(scores), sure, cancels=cancels)
+
+    def _ranks(self, cache: LayerCache) -> Tensor:
+        """What units are ranked by, [kv_heads, slots], each head's among its own."""
+        scores = cache.live_scores()
+        if cache.ragged is None:
+            return self.ranked(scores)
+        for head, missing in enumerate(cache.ragged.slab.missing):
+            scores[head : head + 1, missing:] = self.ranked(scores[head : head + 1, missing:])
+        return scores
 
     def ranked(self, scores: Tensor) -> Tensor:
         """Of the units' scores [kv_heads, units] what they are ranked by; they may be written to."""
@@ -141,18 +222,3 @@ class Budgeted(KeepPolicy):
     def prompt_ends(self, moment: Moment) -> bool:
         """Whether this is the last eviction of the prompt."""
         return moment.late or moment.known == moment.prompt - self.tail(moment.prompt)
-
-
-def best(scores: Tensor, count: int) -> Tensor:
-    """Index [heads, count], ascending, of the highest of finite scores [heads, units].
-
-    Where several have the last place's score, but for rounding, as units of a token repeated have in the first layer,
-    the newest of them are taken.
-    """
-    edge = scores.topk(count).values[:, -1:]
-    slack = SAME * edge.abs()
-    above = scores > edge + slack
-    level = (scores >= edge - slack) & ~above
-    room = count - above.sum(-1, keepdim=True)
-    newer = level.flip(-1).cumsum(-1).flip(-1)  # how many of the level stand here or later
-    return (above | (level & (newer <= room))).nonzero()[:, 1].view(len(scores), count)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from winnow.parameters import Count, Natural
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,11 @@ class H2O(Budgeted):
         positions; "original": places in the text. The authors' code has both.
     decode_chunk: new tokens from one eviction to the next, 1 in the authors' code; None: none is evicted after the
         prompt. At the first of these evictions the `local` tokens become units like any others.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory;
+        every eviction moves all that a layer keeps, so give decode steps a larger `decode_chunk`.
 
     With chunk=None and local=0 this is the authors' form; they score every query head by itself and do not take grouped
     queries. The attention weights of a prompt's rows are computed a second time, for their sums.
@@ -38,6 +43,8 @@ class H2O(Budgeted):
     local: Natural | None = None
     positions: Positions = "original"
     decode_chunk: Count | None = 1
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     name = "h2o"
     source = "arXiv:2306.14048, section 4"

@@ -7,7 +7,7 @@ from winnow.parameters import Count, Natural
 from winnow.policies.base import Services
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score, UnitScorer
-from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
+from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, ByHead, ByLayer, Positions
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,10 @@ class Locret(Budgeted):
         longer than the model's positions; "original": places in the text.
     heads: a directory of retaining heads; None: those that the LLM was given, or the bundled ones of this model.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt, as in the paper.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
 
     Source: Huang et al., Locret, arXiv:2410.01805, section 3 and algorithm 1; what the paper leaves open follows the
     authors' code.
@@ -38,6 +42,8 @@ class Locret(Budgeted):
     positions: Positions = "compact"
     heads: str | None = None
     decode_chunk: Count | None = None
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     name = "locret"
     source = "arXiv:2410.01805, section 3"
@@ -88,6 +94,7 @@ class RandomHeads(Locret):
 
     name = "random_heads"
     source = "arXiv:2410.01805, appendix B"
+    trial: ClassVar = {**Locret.trial, "by_layer": "pyramid"}
 
     def check(self) -> None:
         super().check()

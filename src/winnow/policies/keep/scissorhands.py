@@ -8,7 +8,7 @@ from torch import Tensor
 from winnow.parameters import Count, Natural
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class Scissorhands(Budgeted):
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
 
     The count, its threshold, the window and the recent units are as its paper describes. Our reading is the rest: how
     grouped query heads are joined; that a row counts for the units that it sees only, so that newer units have fewer
@@ -46,6 +50,8 @@ class Scissorhands(Budgeted):
     local: Natural | None = None
     positions: Positions = "original"
     decode_chunk: Count | None = None
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     name = "scissorhands"
     source = "arXiv:2305.17118, section 4"

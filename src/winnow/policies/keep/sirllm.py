@@ -10,7 +10,7 @@ from winnow.cache.layer import LayerCache
 from winnow.parameters import Count, Natural, Share
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
-from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, Positions
+from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, ByHead, ByLayer, Positions
 
 RECENT_PART = 7  # Locret's setting of it keeps the last 1000 of 7004 tokens, table 6
 
@@ -35,6 +35,8 @@ class SirLLM(Budgeted):
     positions: "compact": rope positions are places among the kept units, as in the authors' code, and a prompt may be
         longer than the model's positions; "original": places in the text.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
+    by_layer: "pyramid": budgets fall from the first layer to the last; `sink` and `recent` stay in all of them.
+    by_head: "uniform" alone, since a token has one surprisal in all heads.
 
     The authors evict before a chunk rather than after one, and count the chunk to come as part of their cache: with
     their `start`, `recent` and `entropy` tokens and chunks of m, `budget` is start + recent + entropy - m here, `sink`
@@ -53,6 +55,8 @@ class SirLLM(Budgeted):
     local: Natural | None = None
     positions: Positions = "compact"
     decode_chunk: Count | None = None
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     name = "sirllm"
     source = "arXiv:2405.12528, section 3"
@@ -63,7 +67,12 @@ class SirLLM(Budgeted):
     def check(self) -> None:
         super().check()
         self.require(
-            self._surprising > 0,
+            self.by_head == "uniform",
+            "by_head='adaptive' shares a budget among heads by their scores, and a token's surprisal is the same in "
+            "all of them; leave it out, or use it with locret, snapkv, h2o or scissorhands",
+        )
+        self.require(
+            self._stay < self.budget,
             f"sink={self.sink} and recent={self._recent} must leave a part of budget={self.budget}; otherwise no token "
             "is kept for its surprisal",
         )
@@ -75,21 +84,24 @@ class SirLLM(Budgeted):
     def prefix_stable(self, n: int, deep: Deep) -> int:
         return self.last_chunk(n, deep)
 
-    def choose(self, cache: LayerCache, moment: Moment, beside: int) -> Tensor:
+    def protected(self, moment: Moment) -> int:
+        return self._stay
+
+    def choose(self, cache: LayerCache, moment: Moment, beside: int, kept: int) -> Tensor:
         scores = cache.live_scores()[0]
         # Stable: the first token of a chunk may share its highest value, and the older of the two goes first.
         order = scores.argsort(descending=True, stable=True)
         stays = torch.zeros_like(scores, dtype=torch.bool)
-        stays[order[: self._surprising]] = True
+        stays[order[: kept - self._stay]] = True
         stays[: self.sink] = True
         places = torch.arange(len(scores), device=scores.device)
-        return places.masked_fill(stays, len(scores)).topk(self.budget).indices.sort().values
+        return places.masked_fill(stays, len(scores)).topk(kept).indices.sort().values
 
     @property
     def _recent(self) -> int:
         return self.budget // RECENT_PART if self.recent is None else self.recent
 
     @property
-    def _surprising(self) -> int:
-        """How many tokens stay for their surprisal."""
-        return self.budget - self.sink - self._recent
+    def _stay(self) -> int:
+        """How many tokens stay whatever their surprisal."""
+        return self.sink + self._recent

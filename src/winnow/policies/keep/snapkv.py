@@ -9,7 +9,7 @@ from torch.nn.functional import avg_pool1d, max_pool1d
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class SnapKV(Budgeted):
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text, as in the authors' code.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt, as in the paper.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
 
     The votes of the query heads that share a KV head are averaged before they are pooled, and there is one selection
     per KV head; the authors' code selects per query head, and so stores keys and values once per query head. It evicts
@@ -47,6 +51,8 @@ class SnapKV(Budgeted):
     local: Natural | None = None
     positions: Positions = "original"
     decode_chunk: Count | None = None
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     name = "snapkv"
     source = "arXiv:2404.14469, section 4"
