@@ -103,7 +103,10 @@ class Memory:
     @property
     def whole_nbytes(self) -> dict[int, int]:
         """By the id of every settled slab, the bytes of all its units: also of those that others alone have in it."""
-        return {id(slab): slab.units * slab.unit_bytes for slab, _ in self._settled}
+        return {
+            id(slab): slab.nbytes if isinstance(slab, RaggedSlab) else slab.units * slab.unit_bytes
+            for slab, _ in self._settled
+        }
 
     @property
     def measures(self) -> tuple[tuple[int, int], ...]:

@@ -50,9 +50,9 @@ class TOVA(Budgeted):
     def score(self) -> Score:
         return Score("attention", voters=1, votes=over_all_heads)
 
-    def choose(self, cache: LayerCache, moment: Moment, beside: int) -> Tensor:
-        """[budget + beside]: KV heads have the same scores."""
-        return super().choose(cache, moment, beside)[0]
+    def choose(self, cache: LayerCache, moment: Moment, beside: int, kept: int) -> Tensor:
+        """[kept]: KV heads have the same scores."""
+        return super().choose(cache, moment, beside, kept)[0]
 
 
 def over_all_heads(weights: Tensor) -> Tensor:
