@@ -254,8 +254,9 @@ def resident(sessions):
 
 
 @pytest.mark.parametrize("plan", [*PLANS, "quest(page=2, budget=6, dense_layers=1)", "tidal(layers=[1], budget=3)"])
-def test_forks_of_a_long_prompt_share_its_units_and_nothing_else(llm, plan):
+def test_forks_of_a_long_prompt_share_its_units_and_nothing_else(llm, plan, monkeypatch):
     """Each goes its own way and equals a session that never had a fork, whoever goes on or ends first."""
+    monkeypatch.setattr(llm, "prefill_chunk", 50)
     ids = [3 + at * 7 % 90 for at in range(150)]
     ways = [[5 + 11 * at % 80 + way for at in range(9)] for way in range(3)]
     expected = []

@@ -88,10 +88,11 @@ VALUES = {
 @pytest.fixture(scope="module")
 def llm():
     """Four KV heads: some parts of policies act between more than two. Sinks and windows have nothing to add."""
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     config = CONFIGS["llama"]()
     config.num_key_value_heads = 4
     config.vocab_size = 259
+    config.head_dim = 32
     llm = LLM(AutoModelForCausalLM.from_config(config).eval(), tokenizer=byte_tokenizer(), prefill_chunk=7)
     llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width=8), seed=1)
     return llm
