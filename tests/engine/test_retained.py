@@ -3,13 +3,18 @@
 import pytest
 import torch
 
+from covering import covered
 from models import small_model
+from trials import COMBINED, plan_of, small_llm, tolerance
 from winnow import LLM, SamplingParams
 from winnow.engine.bound import bound_bytes
 from winnow.engine.sample import Sample
 from winnow.errors import InputError
 from winnow.plan import Plan
+from winnow.policies.compute.base import Deep
+from winnow.policies.registry import POLICIES
 
+EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED)]
 PROMPT = [5 + at * 7 % 90 for at in range(150)]
 BOUNDED = "streaming(sink=2, recent=70)"
 
@@ -172,6 +177,29 @@ def test_other_weights_are_others(text):
         with torch.no_grad():
             llm.model.model.layers[1].mlp.up_proj.weight.mul_(0.5)
         assert got.token_ids == answer(llm.engine(), PROMPT, logprobs=1).token_ids
+
+
+@covered(plan=EVERY, family=("llama", "gemma2"))
+def test_a_chat_under_every_plan_within_its_bytes(plan, family):
+    """Three turns, each a prompt that goes on from the last one's answer; nothing ever holds more than it may."""
+    llm, ids = small_llm(family), [5 + at * 7 % 90 for at in range(31)]
+    room = 2 * bound_bytes(plan, llm.decoder.shape, 60, 4, 10, plan.compute.full_depth(ids, llm.services))
+    with llm.engine(retain_bytes=2**40, max_cache_bytes=room) as engine:
+        for turn in range(3):
+            [request] = llm.check([ids], params(5, logprobs=0), plan=plan)
+            [expected] = llm.generate([ids], params(5, logprobs=0), plan=plan)
+            engine.enqueue(request)
+            while not engine.idle:
+                for output in engine.step():
+                    got = output.completion
+                assert engine.retained_bytes + engine.reserved_bytes <= room
+                assert plan.store.in_files or memory(engine) <= room
+            assert got.token_ids == expected.token_ids
+            for mine, its in zip(got.logprobs, expected.logprobs, strict=True):
+                assert mine == pytest.approx(its, abs=tolerance(plan))
+            stable = plan.prefix_stable(len(ids) - 9, Deep.none(len(ids) - 9))
+            assert bool(got.stats.cached_tokens) == (turn > 0 and stable > 0), (turn, stable)
+            ids = [*ids, *got.token_ids, 9, 8 + turn, 7, 6]
 
 
 DETERMINISTIC = ("full", BOUNDED, "snapkv(budget=40, chunk=24, window=8, local=9)", "lazyllm(layers=[1, 2], keep=0.4)",
