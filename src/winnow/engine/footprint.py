@@ -117,9 +117,9 @@ class Footprints:
         score, shape = self.plan.keep.score, self.shape
         source = None if score is None else score.source
         told = source == "logits" or not self.plan.prompt.identity  # a prompt is shortened before it is computed
-        rows = int(self.plan.gates(shape).ranks or not self.plan.read.identity)
+        rows = max(int(self.plan.gates(shape).ranks or not self.plan.read.identity), self.plan.prefill.looks)
         if source == "attention":
-            rows = VOTING_ROWS
+            rows = max(rows, VOTING_ROWS)
         weights = 4 * FLOAT * rows * shape.q_heads * max(self._most(prompt))
         keys = 2 * FLOAT * shape.kv_heads * shape.head_dim * max(self._most(prompt)) * (rows > 0)
         return weights + keys + told * LOGIT_ROWS * self._logits
