@@ -117,9 +117,9 @@ class Footprints:
         score, shape = self.plan.keep.score, self.shape
         source = None if score is None else score.source
         told = source == "logits" or not self.plan.prompt.identity  # a prompt is shortened before it is computed
-        rows = int(self.plan.gates(shape).ranks or not self.plan.read.identity)
+        rows = max(int(self.plan.gates(shape).ranks or not self.plan.read.identity), self.plan.prefill.looks)
         if source == "attention":
-            rows = VOTING_ROWS
+            rows = max(rows, VOTING_ROWS)
         weights = 4 * FLOAT * rows * shape.q_heads * self._longest(prompt)
         # All units of a layer as floats, and as much again of what is made of them.
         copies = 4 if source == "units" else 2 * (rows > 0)

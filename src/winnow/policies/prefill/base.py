@@ -76,7 +76,8 @@ class PrefillPolicy(Policy):
     """Which of the kept units rows of a prompt read, in layers that every token reaches and that have no window.
 
     whole: so many tokens of a prompt, or multiples of it, go through the layers together, counted from the last time
-    at which units were evicted or changed; but for the last ones.
+    at which units were evicted or changed; but for the last ones. looks: of so many rows at most it looks at how they
+    attend to all units at once, before it chooses.
     """
 
     verb = "prefill"
@@ -84,6 +85,10 @@ class PrefillPolicy(Policy):
     @property
     def whole(self) -> int:
         return 1
+
+    @property
+    def looks(self) -> int:
+        return 0
 
     def next_end(self, known: int) -> int | None:
         """After how many tokens of a prompt the next ones are chosen for anew: steps never go across; None: never."""

@@ -58,6 +58,10 @@ class FlexPrefill(PrefillPolicy):
     def whole(self) -> int:
         return self.chunk
 
+    @property
+    def looks(self) -> int:
+        return self.block
+
     def next_end(self, known: int) -> int:
         return (known // self.chunk + 1) * self.chunk
 

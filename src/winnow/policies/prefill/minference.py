@@ -93,6 +93,10 @@ class MInference(PrefillPolicy):
     def whole(self) -> int:
         return self.chunk
 
+    @property
+    def looks(self) -> int:
+        return LAST
+
     def next_end(self, known: int) -> int:
         return (known // self.chunk + 1) * self.chunk
 

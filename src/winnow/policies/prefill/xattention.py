@@ -53,6 +53,10 @@ class XAttention(PrefillPolicy):
     def whole(self) -> int:
         return self.block
 
+    @property
+    def looks(self) -> int:
+        return self.block
+
     def chooser(self, services: Services) -> Chooser:
         return self.choose
 
