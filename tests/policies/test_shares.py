@@ -103,12 +103,14 @@ def test_votes_are_shared_as_in_the_reference(text, kind, parameters, protected,
 
 
 LOCRET = {"budget": 12, "chunk": 7, "stabilizers": 4, "local": 4}
+# Below the window of layers that have one.
+BELOW = {"budget": 5, "chunk": 4, "stabilizers": 2, "local": 3, "decode_chunk": 4}
 
 
 @covered(
     way=WAYS,
     name=["llama", "mistral", "gemma2", "smollm3", "gpt_oss"],
-    parameters=[LOCRET, LOCRET | {"positions": "original", "decode_chunk": 3}, LOCRET | {"decode_chunk": 2}],
+    parameters=[LOCRET, LOCRET | {"positions": "original", "decode_chunk": 3}, LOCRET | {"decode_chunk": 2}, BELOW],
 )
 def test_importance_is_shared_as_in_the_reference(way, name, parameters):
     """In the caches of all families, at places that are a head's own, too."""
