@@ -79,6 +79,7 @@ VALUES = {
     "bootstrap": [1, 20],
     "interval": [1, 2, 5, 20],
     "ahead": [1, 64, 500],
+    "layer": [1, 3],
 }
 
 
