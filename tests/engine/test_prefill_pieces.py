@@ -26,8 +26,8 @@ class Kept(Job):
         self.logits = logits
 
 
-def small(deterministic=False):
-    llm = LLM(small_model("llama"), prefill_chunk=10, deterministic=deterministic)
+def small(deterministic=False, name="llama"):
+    llm = LLM(small_model(name), prefill_chunk=10, deterministic=deterministic)
     config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8)
     llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
     return llm
@@ -79,3 +79,12 @@ def test_an_engine_steps_no_further_than_it_has_room(text):
     [alone] = llm.generate([text], params, plan="minference(vertical=3, slash=4, sink=1, near=1, block=2, chunk=24)")
     assert ended[second].token_ids == alone.token_ids
     assert ended[second].stats.pairs_read == alone.stats.pairs_read
+
+
+@pytest.mark.parametrize("text_plan", [*PLANS, "xattention(threshold=0.5, stride=2, block=4) + mapped(resident_mib=1)"])
+def test_kernels_agree_over_whatever_is_held(text_plan, text, monkeypatch):
+    """On heads as wide as the compiled kernel takes them: units where they lie, in files, rotated by their places."""
+    llm = small(name="llama-wide")
+    expected = llm.logits(text, decode_from=31, plan=text_plan)
+    monkeypatch.setattr("winnow.kernels.sparse.kernel_for", lambda *_, **__: "blocked")
+    torch.testing.assert_close(llm.logits(text, decode_from=31, plan=text_plan), expected, rtol=0, atol=1e-5)

@@ -66,7 +66,7 @@ def rule(policy):
     return reads
 
 
-NAMES = ["llama", "gemma2", "gpt_oss", "llama-9-3"]
+NAMES = ["llama", "gemma2", "gpt_oss", "llama-9-3", "llama-wide"]
 
 
 @covered(

@@ -48,7 +48,7 @@ def rule(policy):
 
 @covered(
     (("threshold", "stride", "block"), [(0.5, 2, 4), (0.7, 1, 3), (0.3, 4, 4), (0.9, 2, 2)]),
-    name=["llama", "gemma2", "gpt_oss", "llama-9-3"],
+    name=["llama", "gemma2", "gpt_oss", "llama-9-3", "llama-wide"],
     chunk=[1, 10, 64],
 )
 def test_equals_the_reference(name, threshold, stride, block, chunk, text):

@@ -40,6 +40,8 @@ def attend_cells(
     if cells.seen.shape != wanted or units < rows or k.shape != v.shape or k.shape[2] != head_dim or q_heads % len(k):
         got = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}, cells {tuple(cells.seen.shape)}"
         raise ValueError(f"shapes do not fit: {got}, not {wanted}")
+    if any(each.stride()[1:] != (head_dim, 1) for each in (k, v)):
+        raise ValueError(f"k, v: the units of a head must lie side by side, strides are {k.stride()} and {v.stride()}")
     if kernel_for(q.device.type, q.dtype, MANY, head_dim, plain=True) == "prefill":
         from winnow.kernels.sparse.cpu import attend_cells_cpu
 
