@@ -46,7 +46,7 @@ def that_matter(kind: Any, matters: Mapping[str, Where], values: Mapping[str, An
 def wrong_type(record: Any) -> str | None:
     """What is wrong with the first field of a dataclass whose value does not have its annotated type, or lies outside
     the bounds of the annotation (of annotated_types); None: nothing."""
-    kind: type = type(record)
+    kind: Any = type(record)
     for name, (hint, bounds) in _hints(kind).items():
         value = getattr(record, name)
         if not _is_a(value, hint):

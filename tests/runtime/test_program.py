@@ -85,15 +85,17 @@ FAMILIES = [MODELS[name] for name in description.KNOWN]  # who claims a family h
 each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
-@functools.cache
-def llm_of(family, dtype=torch.float32, packed=False):
-    """Tests share it, and put back what they change."""
+def fresh_llm(family, dtype=torch.float32, packed=False):
+    """Which layers were driven is told of one that nobody has run, and weights are changed of such a one alone."""
     model = small_model(family, dtype=dtype)
     if packed:
         quantize_model(model)
     llm = LLM(model, prefill_chunk=CHUNK)
     llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(model, llm.decoder.shape, width=8), seed=1)
     return llm
+
+
+llm_of = functools.cache(fresh_llm)  # tests share it, and put back what they change
 
 
 def driven(llm, call):
@@ -203,7 +205,7 @@ PROMPTS = {  # the layers of four that are driven for some rows of a prompt
 @pytest.mark.parametrize("plan", PROMPTS)
 def test_rows_of_prompts(plan, text, both):
     """Taken all layers at once where they attend to all that was there before."""
-    llm = llm_of("llama-9-3")
+    llm = fresh_llm("llama-9-3")
     params = SamplingParams(max_tokens=4, ignore_eos=True, logprobs=3)
     call = partial(llm.generate, [text], params, plan=plan)
     [got] = call()
@@ -225,7 +227,7 @@ def test_what_leaves_a_window_with_the_last_row_of_a_prompt_is_ranked_before(tex
 @pytest.mark.parametrize("plan", ["full", "lazyllm(layers=[2], keep=0.5)", "streaming(sink=4, recent=12)"])
 def test_a_prompt_that_comes_while_others_decode(plan, text, both):
     """What decodes is driven nowhere, whatever the prompt needs."""
-    llm = llm_of("llama-9-3")
+    llm = fresh_llm("llama-9-3")
     params = SamplingParams(max_tokens=12, ignore_eos=True, logprobs=3)
     [alone] = llm.generate([text], params, plan=plan)
     with llm.engine(max_step_tokens=7) as engine:
@@ -402,7 +404,7 @@ def test_an_adapter_beside_packed_weights_is_driven(family, name, text, taken):
 
 def test_weights_that_lie_elsewhere_are_found_again(text):
     """Put in the place of others while no sequence runs, as libraries that load adapters do."""
-    llm = llm_of.__wrapped__("llama-9-3")
+    llm = fresh_llm("llama-9-3")
     before = llm.logits(text, decode_from=PROMPT)
     with torch.no_grad():
         for layer in llm.model.model.layers:
@@ -450,7 +452,7 @@ def test_a_layer_that_is_not_what_its_family_says_is_driven(change):
 def test_kernels_are_loaded_that_a_model_can_use(family, packed, loaded, monkeypatch):
     names, true = [], importlib.import_module
     monkeypatch.setattr(importlib, "import_module", lambda name, *rest: names.append(name) or true(name, *rest))
-    llm_of.__wrapped__(family, torch.bfloat16, packed)
+    fresh_llm(family, torch.bfloat16, packed)
     assert {name for name in (PACKED, LAYERS) if f"winnow.kernels.{name}" in names} == loaded
 
 
