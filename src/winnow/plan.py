@@ -245,7 +245,8 @@ class Plan:
         """Raise PlanError where KV heads keep different numbers of units and another policy takes as many of each."""
         if not self.keep.ragged:
             return
-        for other, does in ((self.read, "reads as many units of every KV head"), (self.store, "holds as many")):
+        same = "reads as many units of every KV head"
+        for other, does in ((self.prefill, same), (self.read, same), (self.store, "holds as many")):
             if not other.identity:
                 raise PlanError(
                     f"{other.name} {does}, and with by_head='adaptive' {self.keep.name} keeps different numbers; "
