@@ -271,7 +271,9 @@ def generated(llm, plan, text, watched=False):
 READERS = ("quest", "slowfast", "sink_recent", "tidal")
 
 
-@pytest.mark.parametrize("other", [*READERS, "minference", "quantized(group=16)", "hf_quantized(group_size=8)", "mapped"])
+@pytest.mark.parametrize(
+    "other", [*READERS, "minference", "quantized(group=16)", "hf_quantized(group_size=8)", "mapped"]
+)
 def test_who_takes_as_many_units_of_every_head_is_refused(other):
     shape = small_llm("llama").decoder.shape
     with pytest.raises(PlanError, match=f"{other.partition('(')[0]} .*snapkv.*; use "):

@@ -150,9 +150,10 @@ class Budgeted(KeepPolicy):
     def last_chunk(self, n: int, deep: Deep) -> int:
         """For `prefix_stable`: the last eviction up to `n` at a place that any longer prompt has, too.
 
-        The one at the end of a prompt is none, and the rows since the last may have voted for it.
+        The one at the end of a prompt is none, and the rows since the last may have voted for it. Where heads hold
+        different numbers of units there is none either: these cannot be brought to lie apart from another's.
         """
-        if self.chunk is None:
+        if self.chunk is None or self.ragged:
             return 0
         return min(n, deep.prompt - self.tail(deep.prompt) - 1) // self.chunk * self.chunk
 
