@@ -8,6 +8,7 @@ from models import small_model
 from trials import COMBINED, plan_of, small_llm, tolerance
 from winnow import LLM, SamplingParams
 from winnow.engine.bound import bound_bytes
+from winnow.engine.retained import Retained
 from winnow.engine.sample import Sample
 from winnow.errors import InputError
 from winnow.plan import Plan
@@ -156,6 +157,19 @@ def test_aborted_and_failed(llm, samples, monkeypatch):
         assert engine.retained_bytes > 0
         engine.close()
         assert engine.retained_bytes == len(engine._retained) == 0
+
+
+def test_what_fails_before_it_begins_ends_and_the_others_go_on(llm, monkeypatch):
+    with llm.engine(retain_bytes=2**30) as engine:
+        answer(engine, PROMPT)
+        with monkeypatch.context() as patch:
+            patch.setattr(Retained, "kind", lambda *given: 1 / 0)
+            engine.enqueue(llm.check([PROMPT], params())[0])
+            found = [output.completion for output in engine.run()]
+        assert [each.finish_reason for each in found] == ["error"]
+        assert isinstance(found[0].error, ZeroDivisionError)
+        assert engine.idle
+        assert answer(engine, PROMPT).stats.cached_tokens == len(PROMPT) - 1
 
 
 def test_other_weights_are_others(text):

@@ -11,7 +11,14 @@ from winnow.engine.services import admit
 from winnow.policies.registry import POLICIES
 from winnow.runtime.sequence import Prefix
 
-EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED)]
+# Of the shorter prompt nothing is evicted, and so nothing is scored; of the longer one some is.
+FITS = (
+    "locret(budget=33, chunk=6, stabilizers=3, local=4)",
+    "sirllm(budget=33, chunk=6, sink=2, recent=2, local=4)",
+    "snapkv(budget=33, chunk=6, window=4, kernel=3, local=4, positions='compact')",
+    "h2o(budget=33, chunk=6, recent=4, local=4, decode_chunk=None)",
+)
+EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED + FITS)]
 LONGER = 38  # tokens of the prompt that goes on
 AT = (9, 20, PROMPT - 1, PROMPT, PROMPT + 4)
 # What trials say of 31 prompt tokens and 4 after them; of others nothing needs to be gone on from.

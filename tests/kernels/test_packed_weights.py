@@ -1,5 +1,6 @@
 """Packed weights: what they stand for, products of few rows, and weights as floats."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -136,8 +137,16 @@ def test_no_number_stays_none(bad: float) -> None:
         y = linear(x, weight, few=8)
         assert not y[-1].isfinite().any()
         assert y[:-1].isfinite().all()
-    for small in (0.0, 1e-39, 2.0**-120):
+    for small in (0.0, 1e-39, 2.0**-120, 2.0**110):
         assert linear(torch.full((1, 64), small).bfloat16(), weight, few=8).isfinite().all()
+
+
+def test_a_copy_lies_elsewhere_and_says_so() -> None:
+    weight, values = random_weight(0, True, 32, 64)
+    linear(torch.ones(1, 64), weight)
+    copy = pickle.loads(pickle.dumps(weight))
+    assert copy.facts[0] == copy.data.data_ptr() != weight.data.data_ptr()
+    assert torch.equal(rows_of(copy, torch.tensor([31, 2], dtype=torch.int32), torch.float32), values[[31, 2]].float())
 
 
 def test_scales_that_float16_cannot_hold() -> None:

@@ -16,7 +16,7 @@ from winnow.engine.request import Output, Request
 from winnow.engine.retained import FAR, Kind, Retained, prefix_of
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
-from winnow.runtime.sequence import Sequence
+from winnow.runtime.sequence import Prefix, Sequence
 from winnow.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -251,18 +251,28 @@ class Engine:
 
     def _begin(self, entry: Entry) -> None:
         """Begin what fits, from what is retained of its prompt; what is retained makes room for it."""
-        llm, retained, request = self._llm, self._retained, entry.request
-        prefix = mark = None
-        if retained.most:
-            deep = request.plan.compute.full_depth(request.ids, llm.services)
-            kind = retained.kind(request)
-            kept, tokens = retained.find(request, kind, deep) or (None, 0)
-            retained.shrink(self._room, sparing=kept)
-            prefix = None if kept is None else prefix_of(kept, tokens, self._room)
-            mark = retained.mark(request.plan, deep)
-            entry.keep = partial(self._keep, kind)
+        llm, prefix, mark = self._llm, None, None
+        if self._retained.most:
+            try:
+                prefix, mark = self._prefix(entry)
+            except BaseException as error:
+                entry.end("error", error)
+                if not isinstance(error, Exception):
+                    raise
+                return
         entry.begin(llm.decoder, llm.tokenizer, self._chunk, prefix, mark)
-        retained.shrink(self._room)
+        self._retained.shrink(self._room)
+
+    def _prefix(self, entry: Entry) -> tuple[Prefix | None, int | None]:
+        """What is retained of a prompt, and after how many of its tokens it is to be retained itself."""
+        retained, request = self._retained, entry.request
+        deep = request.plan.compute.full_depth(request.ids, self._llm.services)
+        kind = retained.kind(request)
+        kept, tokens = retained.find(request, kind, deep) or (None, 0)
+        retained.shrink(self._room, sparing=kept)
+        entry.keep = partial(self._keep, kind)
+        prefix = None if kept is None else prefix_of(kept, tokens, self._room)
+        return prefix, retained.mark(request.plan, deep)
 
     def _keep(self, kind: Kind, ids: list[int], state: Sequence) -> None:
         self._retained.put(kind, ids, state)

@@ -63,7 +63,7 @@ class Grammars:
         """
         told, matcher = self._told, _llguidance().LLMatcher
         with suppress(ValueError, RecursionError):  # of what is no JSON llguidance says more
-            json.loads(schema, parse_int=_whole)
+            json.loads(schema, parse_int=_number, parse_float=_number)
         try:
             grammar = matcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": GAP})
         except ValueError as error:
@@ -96,8 +96,8 @@ def _llguidance() -> Any:
     return llguidance
 
 
-def _whole(digits: str) -> float:
-    """A whole number of a schema. Raises InputError for one that llguidance 1.9 ends the process with."""
+def _number(digits: str) -> float:
+    """A number of a schema. Raises InputError for one that llguidance 1.9 ends the process with."""
     if float(digits) == FATAL:
         raise InputError(f"json_schema: {digits} is too near the least number of 64 bits; use another one")
     return float(digits)

@@ -168,6 +168,8 @@ def _product(part: Rows, dtype: torch.dtype) -> list[int]:
     place = 0 if bias is None else bias.data_ptr() + start * dtype.itemsize
     if type(module) is PackedLinear and module.few and not module.low_rank and module.packed.shape == (outs, ins):
         weight = module.packed[start:stop]
+        if weight.data.untyped_storage().data_ptr() != module.packed.data.untyped_storage().data_ptr():
+            raise UnknownError(f"rows {start} to {stop} of a weight in tiles, which would have to be copied")
         return [*weight.facts, weight.kind, int(weight.minima), place]
     if type(module) is FastLinear and module.weight.dtype == dtype and module.weight.shape == (outs, ins):
         row_bytes = ins * dtype.itemsize

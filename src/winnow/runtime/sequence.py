@@ -99,6 +99,7 @@ class Sequence:
         if begun.position > at:
             begun.cut(at)
         self.caches, self.aside, self.surprise, self.planted = begun.caches, begun.aside, begun.surprise, begun.planted
+        self.queries = begun.queries
         for layer in range(self.shape.layers):
             if self.holder(layer) == layer:
                 limit, capacity = _measures(self, layer, length)

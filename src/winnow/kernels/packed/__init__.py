@@ -72,11 +72,11 @@ def expand(weight: PackedWeight, dtype: torch.dtype, *, shared: bool = False) ->
 
 def rows_of(weight: PackedWeight, ids: Tensor, dtype: torch.dtype) -> Tensor:
     """Some rows as floats: [...] int64 -> [..., columns]. Raises IndexError where there is no such row."""
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < weight.shape[0]:
-        raise IndexError(f"rows {int(ids.min())} to {int(ids.max())} of a weight with {weight.shape[0]}")
     if why_slow(weight) is not None or dtype not in DIRECT:
         return weight.picked(ids.flatten()).float().to(dtype).view(*ids.shape, -1)
-    ids, out = ids.contiguous(), torch.empty(*ids.shape, weight.columns, dtype=dtype)
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < weight.shape[0]:
+        raise IndexError(f"rows {int(ids.min())} to {int(ids.max())} of a weight with {weight.shape[0]}")
+    ids, out = ids.long().contiguous(), torch.empty(*ids.shape, weight.columns, dtype=dtype)
     _expand(weight, out, ids.numel(), ids.data_ptr())
     return out
 

@@ -57,12 +57,12 @@ float_one, float_few = (product_of_tile(rows, ANY, False) for rows in (1, ROWS))
 def whole_block(x: int, group: int, zero: int, place: int) -> None:
     """32 bfloat16 as whole numbers and a factor that is a power of two: exact but for those 2**7 times less than the
     largest and less, which are rounded to its last bit."""
-    low, high, minus = load_bf16(x), load_bf16(x + 32), splat(np.float32(-1.0))
-    size = add(maximum(low, mul(low, minus)), maximum(high, mul(high, minus)))
+    low, high, none = load_bf16(x), load_bf16(x + 32), splat(np.float32(0.0))
+    minus = splat(np.float32(-1.0))
     most = max_lanes(maximum(maximum(low, mul(low, minus)), maximum(high, mul(high, minus))))
-    finite = sum_lanes(size) < np.float32(np.inf)
+    finite = sum_lanes(add(mul(low, none), mul(high, none))) == 0  # of infinity or NaN times 0 there is no number
     if not finite:
-        low = high = splat(np.float32(0.0))
+        low = high = none
     power = max(power_below(most * SLIGHTLY), LEAST)
     scale = splat(TOP / power)
     low, high = rounded(mul(low, scale)), rounded(mul(high, scale))

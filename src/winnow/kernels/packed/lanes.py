@@ -108,7 +108,7 @@ def _factors(builder: Any, address: Any) -> Any:
     return builder.fpext(read(builder, address, F16X16, 2), F32X16)
 
 
-def _values(builder: Any, words: list[Any], bits: int, zero: Any) -> list[Any]:
+def _values(builder: Any, words: list[Any], zero: Any) -> list[Any]:
     """What the codes of a block stand for before they are scaled, column by column, as float32."""
     found = []
     for word in words:
@@ -191,7 +191,7 @@ def product_of_tile(rows: int, kinds: Sequence[int], dots: bool) -> Any:
             if dots:
                 sums = whole_sums(builder, mine, words, per)
             else:
-                sums = float_sums(builder, mine, _values(builder, words, bits, zero), per)
+                sums = float_sums(builder, mine, _values(builder, words, zero), per)
             for p in range(per):
                 scale = _factors(builder, builder.add(here, I64(32 * p)))
                 for total, each in zip(totals, sums, strict=True):
@@ -228,7 +228,7 @@ def expand_tile(builder: Any, tile: Any, block: Any, kind: Any, minima: Any, hal
             head = builder.select(minima, I64(64 * per), I64(32 * per))
             here = at(builder, tile, builder.add(head, I64(2 * TILE * bits * BLOCK // 16)), block)
             words = _codes(builder, builder.add(here, head), bits)
-            values = _values(builder, words, bits, _zero(builder, bits, minima))
+            values = _values(builder, words, _zero(builder, bits, minima))
             scales = [_factors(builder, builder.add(here, I64(32 * p))) for p in range(per)]
             # Where there are no minima these are scales, which are not used.
             least = [_factors(builder, builder.add(here, builder.add(head, I64(-32 * (per - p))))) for p in range(per)]

@@ -13,7 +13,6 @@ of 4 bits the first four words are in the lower halves of the bytes and the last
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -71,7 +70,7 @@ class PackedWeight:
     def nbytes(self) -> int:
         return self.data.nbytes
 
-    @cached_property
+    @property
     def facts(self) -> tuple[int, int, int, int, int]:
         """What kernels are told: the address, bytes of a row, rows, columns, columns of a group."""
         return self.data.data_ptr(), self.data.shape[1], self.shape[0], self.columns, self.group

@@ -2,7 +2,7 @@
 
 model-*.safetensors   floats under their names; a packed weight in tiles, as [rows, row_bytes] uint8
 packed.json           what each tensor is: {"format", "source": {"name", "sha256", "bytes"}, "files": {name: bytes},
-                      "tensors": {name: {"type"} or {"type", "kind", "minima", "columns"}}}
+                      "tensors": {name: {"type"} or {"type", "kind", "minima", "columns", "rows"}}}
 """
 
 import errno

@@ -29,7 +29,7 @@ def best_of_layer(scores: Tensor, positions: Tensor, count: int, sure: int, *, c
     order = positions.flatten().argsort(stable=True)  # the older of two stands before the newer
     taken = torch.zeros_like(live).flatten()
     taken[order] = _highest(everything[order][None], count, cancels)[0]
-    return [head.nonzero().flatten() for head in taken.view_as(live)]
+    return [head.nonzero().flatten() for head in taken.view_as(live) & live]
 
 
 def _highest(scores: Tensor, count: int, cancels: bool) -> Tensor:

@@ -151,9 +151,10 @@ class Budgeted(KeepPolicy):
         """For `prefix_stable`: the last eviction up to `n` at a place that any longer prompt has, too.
 
         The one at the end of a prompt is none, and the rows since the last may have voted for it. Where heads hold
-        different numbers of units there is none either: these cannot be brought to lie apart from another's.
+        different numbers of units there is none either: these cannot be brought to lie apart from another's. Nor in a
+        prompt that fits its budget: units of which none will be evicted are neither scored nor left unrotated.
         """
-        if self.chunk is None or self.ragged:
+        if self.chunk is None or self.ragged or (self.decode_chunk is None and deep.prompt <= self.budget):
             return 0
         return min(n, deep.prompt - self.tail(deep.prompt) - 1) // self.chunk * self.chunk
 
