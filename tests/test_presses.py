@@ -1,6 +1,5 @@
 """Plans from kvpress's presses."""
 
-import dataclasses
 import itertools
 import json
 import subprocess
@@ -14,7 +13,6 @@ from peer_engines import PYTHONS, needs_kvpress
 from winnow import LLM, Plan
 from winnow.engine.services import admit
 from winnow.errors import PlanError
-from winnow.policies.keep.snapkv import SnapKV
 from winnow.presses import PRESSES, WITHOUT, translate
 
 PROMPT = 1001
@@ -64,13 +62,14 @@ def test_a_press_and_its_plan(press, plan):
     ],
 )
 def test_budgets_of_heads_and_layers_where_a_policy_has_them(press, field, value):
-    if field in {each.name for each in dataclasses.fields(SnapKV)}:
-        found = translate(press, PROMPT)
-        assert getattr(found.plan.keep, field) == value
-        assert found.plan.keep.budget == found.kept == 500
-    else:
-        with pytest.raises(PlanError, match=f"there is no plan for .*: snapkv has no {field}"):
-            translate(press, PROMPT)
+    found = translate(press, PROMPT)
+    assert getattr(found.plan.keep, field) == value
+    assert found.plan.keep.budget == found.kept == 500
+
+
+def test_a_policy_without_shares_is_refused():
+    with pytest.raises(PlanError, match=r"there is no plan for .*: knorm has no by_head"):
+        translate("AdaKVPress(KnormPress(0.5))", PROMPT)
 
 
 def test_what_differs_is_said():

@@ -43,7 +43,14 @@ TO_SNAPKV = {"window": "window_size", "kernel": "kernel_size"}
 PRESSES: dict[str, Press] = {
     "KnormPress": Press("knorm"),
     "SnapKVPress": Press("snapkv", SNAPKV, TO_SNAPKV),
-    "PyramidKVPress": Press("snapkv", {**SNAPKV, "beta": 20}, TO_SNAPKV, {"by_layer": "pyramid"}),
+    "PyramidKVPress": Press(
+        "snapkv",
+        {**SNAPKV, "beta": 20},
+        TO_SNAPKV,
+        {"by_layer": "pyramid"},
+        note="PyramidKVPress counts the window within the slope, and where the last layer would keep fewer than "
+        "window_size units it keeps alike in all layers; here every layer keeps the window, and a pyramid beside it",
+    ),
     "TOVAPress": Press(
         "tova",
         sets={"decode_chunk": None},
@@ -65,7 +72,8 @@ PRESSES: dict[str, Press] = {
         None,
         {"alpha_safeguard": 0.2},
         sets={"by_head": "adaptive"},
-        note="AdaKVPress masks what it removes and holds it all the same; here its memory is given back",
+        note="AdaKVPress masks what it removes and holds it all the same, here its memory is given back; its sure "
+        "fifth has the window in it, here it is beside it",
     ),
     "KeyRerotationPress": Press(None, sets={"positions": "compact"}),
     "BlockPress": Press(

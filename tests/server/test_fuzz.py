@@ -96,7 +96,7 @@ def test_connections_that_are_cut(live):
     assert connection.getresponse().status == 200
 
 
-def test_what_schemathesis_makes_of_its_schema(live):
+def test_what_schemathesis_makes_of_its_schema(live, tmp_path):
     """As many requests as it makes in a while, by all that it knows to be wrong: none is an error of the server's."""
     st = shutil.which("st", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     if st is None:
@@ -104,7 +104,9 @@ def test_what_schemathesis_makes_of_its_schema(live):
     url, service = live
     asked = ("-c", "not_a_server_error", "-m", "all", "-n", "3", "--phases", "coverage,fuzzing", "--max-time", "6",
              "--seed", "1", "--generation-allow-x00", "false", "-H", "Authorization: Bearer secret")  # fmt: skip
-    done = subprocess.run([st, "run", f"{url}/openapi.json", *asked], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [st, "run", f"{url}/openapi.json", *asked], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
     assert quiet(service, 20)

@@ -72,6 +72,8 @@ def test_a_completion_is_that_of_generate(app, llm):
             "rows_full": stats.rows_full,
             "units_read": stats.units_read,
             "units_full": stats.units_full,
+            "pairs_read": stats.pairs_read,
+            "pairs_full": stats.pairs_full,
             "total_bytes": stats.total_bytes,
             "total_bytes_full": bound_bytes(Plan(), shape, 9, 8, 16),
             "slow_steps": 8,

@@ -38,7 +38,10 @@ def search_patterns(
 ) -> HeadPatterns:
     """Search on one text, all of it in one piece. tried: `candidates` if None. progress: called with 1 for each layer.
 
-    Raises InputError where the text is too short to tell patterns apart, or has a token too many for the model.
+    Layers with a sliding window are not asked, and keep the first candidate. In a text of up to 3,500 tokens one of the
+    authors' candidates reads everything. Memory grows with the square of the text.
+
+    Raises InputError where the text has less than two blocks, or more tokens than the model has positions.
     """
     if len(ids) < 2 * MInference.block:
         raise InputError(f"the text has {len(ids)} tokens; patterns are searched on at least {2 * MInference.block}")

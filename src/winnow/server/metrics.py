@@ -17,6 +17,11 @@ COSTS = {  # by name in the costs of a sample: name here, and help
     "rows_full": ("rows_full_total", "Rows that full attention would have taken"),
     "units_read": ("units_read_total", "Units that decode steps have read, summed over layers and KV heads"),
     "units_full": ("units_full_total", "Units that full attention would have read"),
+    "pairs_read": (
+        "pairs_read_total",
+        "Pairs of a query and a key that rows of prompts have read, where a plan chooses",
+    ),
+    "pairs_full": ("pairs_full_total", "The same where they read everything"),
     "total_bytes": ("held_bytes_total", "The most bytes that each sample has held at once, summed"),
     "total_bytes_full": ("held_bytes_full_total", "The same under full attention"),
 }

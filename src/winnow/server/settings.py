@@ -32,7 +32,7 @@ class Settings:
     """A plan that requests may ask for, besides the server's own; repeatable. Default: any that loads no files."""
     max_cache_mib: Positive | None = None
     """Of all requests under way; a request begins when the most that it can come to hold fits. Default: no limit."""
-    retain_mib: Annotated[float, Interval(ge=0)] = 1024.0
+    retain_mib: Annotated[float, Interval(ge=0, le=2**30)] = 1024.0
     """Of ended sequences, which the next turn of a chat goes on from; inside --max-cache-mib. 0: none is retained."""
     max_step_tokens: Count | None = None
     """Rows of one step, of prompts and answers. Default: the model's --prefill-chunk."""

@@ -22,6 +22,8 @@ def costs(stats: Stats, shape: ModelShape, chunk: int) -> dict[str, int]:
         "rows_full": stats.rows_full,
         "units_read": stats.units_read,
         "units_full": stats.units_full,
+        "pairs_read": stats.pairs_read,
+        "pairs_full": stats.pairs_full,
         "total_bytes": stats.total_bytes,
         "total_bytes_full": bound_bytes(Plan(), shape, stats.prompt_tokens, max(0, stats.new_tokens - 1), chunk),
         "slow_steps": stats.slow_steps,

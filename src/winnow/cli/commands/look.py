@@ -60,7 +60,8 @@ class Support(_Diagnosis, Command, runs="winnow.cli.diagnose:support"):
 class Patterns(DocumentOptions, AdapterOptions, JsonOptions, Command, runs="winnow.cli.diagnose_patterns:patterns"):
     """Search on --file which pattern each head's attention to a prompt has, for minference(heads='OUT').
 
-    Of a few patterns each head gets the one that holds most of its attention, on one text of some thousand tokens.
+    Of a few patterns each head gets the one that holds most of its attention, on one text of ten thousand tokens or
+    more.
     """
 
     out: Annotated[Path, Parameter(name=["--out", "--output", "-o"])]

@@ -49,7 +49,7 @@ class Chat(OwnPlan, AdapterOptions, Command, runs="winnow.cli.chat:chat"):
     """What the model is told before the first message."""
     file: Annotated[Path | None, Parameter(alias="-f")] = None
     """A document to talk about, put before the first message."""
-    retain_mib: Annotated[float, Parameter(validator=Number(gte=0))] = 1024.0
+    retain_mib: Annotated[float, Parameter(validator=Number(gte=0, lte=2**30))] = 1024.0
     """Of earlier turns, which the next one goes on from. 0: every turn is computed anew."""
     stats: bool = False
     """Print what each answer cost."""
