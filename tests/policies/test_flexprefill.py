@@ -92,7 +92,7 @@ def best_pairs(queries, keys, past, gamma, scale):
 
 
 @covered(
-    (("gamma", "min_budget", "block", "chunk"), [(0.4, 4, 2, 8), (0.6, 3, 3, 12), (0.3, 2, 2, 64), (0.5, 0, 4, 8)]),
+    (("gamma", "min_budget", "block", "chunk"), [(0.4, 4, 2, 8), (0.6, 3, 3, 12), (0.3, 2, 2, 64), (0.45, 0, 4, 8)]),
     tau=[0.0, 0.1, 0.3, 9.0],
     name=["llama", "gemma2", "gpt_oss", "llama-9-3", "llama-wide"],
     step=[1, 10, 64],
