@@ -11,10 +11,10 @@ from benchmarks.document import document_ids
 from benchmarks.overhead import OverheadRow, Spent, measure_overhead, summarise_overhead, tokens
 from benchmarks.record import Record, about
 from benchmarks.source import Source, load_checked
-from benchmarks.tables import PLAN_COLUMNS
+from benchmarks.tables import plan_table
 from winnow.cli.deliver import deliver
 from winnow.cli.inputs import parse_plans
-from winnow.cli.terminal import Meter, interruptible, new_table
+from winnow.cli.terminal import Meter, interruptible
 from winnow.errors import InputError
 from winnow.evaluation.compare import with_full
 from winnow.kernels.launch import numba_missing
@@ -66,10 +66,4 @@ CAPTION = (
 
 
 def _table(rows: Sequence[OverheadRow], title: str) -> Table:
-    table = new_table(title, CAPTION)
-    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
-    for heading in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row.plan, *(show(row) for show in COLUMNS.values()))
-    return table
+    return plan_table(rows, COLUMNS, title, CAPTION)

@@ -12,10 +12,10 @@ from benchmarks.record import Record, about
 from benchmarks.shapes import shape_named
 from benchmarks.source import Source, load_checked
 from benchmarks.sparse import PLANS, Skipped, SparseRow, measure_sparse, summarise_sparse
-from benchmarks.tables import PLAN_COLUMNS
+from benchmarks.tables import length_table
 from winnow.cli.deliver import deliver
 from winnow.cli.inputs import parse_plans
-from winnow.cli.terminal import Meter, interruptible, new_table
+from winnow.cli.terminal import Meter, interruptible
 from winnow.errors import InputError
 from winnow.evaluation.compare import with_full
 
@@ -68,12 +68,4 @@ CAPTION = (
 
 def _shown(rows: Sequence[SparseRow], title: str) -> Table:
     """A section per length, a row per plan."""
-    table = new_table(title, CAPTION)
-    table.add_column("prompt", justify="right")
-    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
-    for heading in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row, after in zip(rows, [*rows[1:], None], strict=True):
-        ends = after is not None and after.length != row.length
-        table.add_row(f"{row.length:,}", row.plan, *(show(row) for show in COLUMNS.values()), end_section=ends)
-    return table
+    return length_table(rows, COLUMNS, title, CAPTION, "prompt")

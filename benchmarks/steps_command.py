@@ -11,10 +11,10 @@ from benchmarks.document import document_ids
 from benchmarks.record import Record, about
 from benchmarks.source import Source, load_checked
 from benchmarks.steps import PLANS, WARMUP, Stepped, StepsRow, measure_steps, runnable, summarise_steps
-from benchmarks.tables import PLAN_COLUMNS
+from benchmarks.tables import length_table
 from winnow.cli.deliver import deliver
 from winnow.cli.inputs import parse_plans
-from winnow.cli.terminal import Meter, interruptible, new_table
+from winnow.cli.terminal import Meter, interruptible
 from winnow.evaluation.compare import with_full
 
 
@@ -62,12 +62,5 @@ CAPTION = (
 
 def _shown(rows: Sequence[StepsRow], skipped: dict[str, str], title: str) -> RenderableType:
     """A section per length, a row per plan; below, what the model cannot run."""
-    table = new_table(title, CAPTION)
-    table.add_column("after", justify="right")
-    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
-    for heading in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row, after in zip(rows, [*rows[1:], None], strict=True):
-        ends = after is not None and after.length != row.length
-        table.add_row(f"{row.length:,}", row.plan, *(show(row) for show in COLUMNS.values()), end_section=ends)
+    table = length_table(rows, COLUMNS, title, CAPTION, "after")
     return Group(table, *(f"left out: {plan}: {reason}" for plan, reason in skipped.items()))

@@ -12,7 +12,7 @@ from benchmarks.record import Record, about
 from benchmarks.source import Source, load_checked
 from benchmarks.steps import runnable
 from benchmarks.stores import PLANS, StoresRow, measure_stores, passages, summarise_stores
-from benchmarks.tables import PLAN_COLUMNS
+from benchmarks.tables import length_table
 from winnow.cli.deliver import deliver
 from winnow.cli.inputs import make_tasks, parse_plans, refuse
 from winnow.cli.options import TASKS
@@ -80,15 +80,7 @@ CAPTION = (
 
 def _passages(rows: Sequence[StoresRow], title: str) -> RenderableType:
     """A section per length, a row per plan."""
-    table = new_table(title, CAPTION)
-    table.add_column("after", justify="right")
-    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
-    for heading in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row, after in zip(rows, [*rows[1:], None], strict=True):
-        ends = after is not None and after.length != row.length
-        table.add_row(f"{row.length:,}", row.plan, *(show(row) for show in COLUMNS.values()), end_section=ends)
-    return table
+    return length_table(rows, COLUMNS, title, CAPTION, "after")
 
 
 def _scores(scores: Sequence[Accuracy], model: str) -> RenderableType:

@@ -1,6 +1,6 @@
 """How the benchmarks of layers look."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -34,6 +34,32 @@ SWEEP_CAPTION = (
     "used: prompt tokens computed by the end, mean over layers; beside: the most bytes held beside units; peak "
     "bytes: the most held at once, of full attention's"
 )
+
+
+def plan_table(rows: Sequence[Any], columns: Mapping[str, Callable[[Any], str]], title: str, caption: str) -> Table:
+    """A row per plan. rows: with a `plan` each; columns: by heading, what is shown of a row."""
+    table = new_table(title, caption)
+    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row.plan, *(show(row) for show in columns.values()))
+    return table
+
+
+def length_table(
+    rows: Sequence[Any], columns: Mapping[str, Callable[[Any], str]], title: str, caption: str, first: str
+) -> Table:
+    """The same in sections, one for each `length` of the rows. first: what stands above the lengths."""
+    table = new_table(title, caption)
+    table.add_column(first, justify="right")
+    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row, after in zip(rows, [*rows[1:], None], strict=True):
+        ends = after is not None and after.length != row.length
+        table.add_row(f"{row.length:,}", row.plan, *(show(row) for show in columns.values()), end_section=ends)
+    return table
 
 
 def sweep_tables(rows: Sequence[SweepRow], model: str) -> RenderableType:
