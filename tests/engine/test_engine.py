@@ -396,6 +396,17 @@ def test_the_pace_knows_what_decode_steps_take_alone():
         assert max(seen) <= 6
 
 
+def test_the_pace_fills_a_tile_that_is_begun():
+    """Of 40 ms others take 16, and any tokens 14 more, which one alone would make too dear for a second."""
+    pace = Pace(0.040, 512)
+    steps_of(pace, 4, lambda rows: 1.0)
+    pace.note(0, 0.016)
+    seen = steps_of(pace, 4, lambda rows: 0.030 + 0.0015 * rows + (0.014 if rows > 4 else 0.0))
+    assert seen[0] == 1
+    assert seen[-1] == max(seen) == 4
+    assert steps_of(pace, 4, lambda rows: 0.030 + 0.0075 * rows)[-1] == 1  # there is no time for more of it
+
+
 def test_a_pace_that_decode_steps_alone_exceed_lets_prompts_go_on():
     pace = Pace(0.010, 512)
     pace.note(0, 0.030)
