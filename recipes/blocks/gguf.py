@@ -20,6 +20,24 @@ def speed(told: Record) -> str:
     return "\n\n".join([table({**arm, **prefill}, rows.values()), table({**arm, **token}, rows.values()), about])
 
 
+def best(told: Record) -> str:
+    """The same of all other arms, beside the least times of llama.cpp, whichever of its arms has them."""
+    lengths = sorted({row["length"] for row in told["summary"]})
+    rows: dict[str, Record] = {"llama.cpp": {"arm": "llama.cpp, the least of its arms"}}
+    for length, least in told["llama.cpp at its best"].items():
+        rows["llama.cpp"][length] = {figure: each["value"] for figure, each in least.items()}
+    for row in told["summary"]:
+        if not row["arm"].startswith("llama.cpp"):
+            rows.setdefault(row["arm"], {"arm": f"`{row['arm']}`"})[str(row["length"])] = row
+    columns: Columns = {"": key("arm")}
+    for length in lengths:
+        if length > min(lengths):
+            columns[f"prefill {length:,}, s"] = _time(told, length, "prefill_s", 1)
+    columns |= {f"a token after {length:,}, ms": _time(told, length, "token_s", 1000) for length in lengths}
+    about = f"Medians of {told['turns']} turns, x: of llama.cpp's; {machine(told)}."
+    return f"{table(columns, rows.values())}\n\n{about}"
+
+
 def _time(told: Record, length: int, figure: str, factor: float) -> Column:
     best = told["llama.cpp at its best"][str(length)][figure]["value"]
     return lambda row: f"{factor * row[str(length)][figure]:.2f} ({row[str(length)][figure] / best:.2f}x)"
@@ -64,6 +82,7 @@ def busy(told: Record) -> str:
 
 BLOCKS = {
     "gguf-speed": Block(speed, ("gguf-speed.json",)),
+    "gguf-best": Block(best, ("gguf-speed.json",)),
     "gguf-fidelity": Block(fidelity, ("gguf-fidelity.json",)),
     "int4-fidelity": Block(fidelity, ("int4-fidelity.json",)),
     "int4-decode": Block(decode, ("int4-decode.json",)),

@@ -97,8 +97,8 @@ def test_boundaries_are_first_tokens_of_sentences_however_close_and_whatever_the
     tokens, dot, space = list("ab. cd.e. . f"), ord("."), ord(" ")
     shadow = Shadow(Reader(), Boundaries(frozenset([dot]), skipped=frozenset([space])), 0)
     at = []
-    for token in tokens:
-        shadow.begin(ord(token))
+    for known, token in enumerate(tokens, 1):
+        shadow.begin(ord(token), known)
         at += [shadow.boundary]
     assert [place for place, start in enumerate(at) if start] == [4, 7, 12]
 

@@ -17,6 +17,7 @@ from winnow.engine.services import admit
 from winnow.errors import PlanError
 from winnow.parameters import that_matter
 from winnow.policies.read.slowfast import SlowFast
+from winnow.policies.read.slowfast_reader import SlowFastReader
 from winnow.runtime.observer import Observer
 
 PROMPT = 35
@@ -224,6 +225,26 @@ def test_short_prompts_grow(llm_of, prompt, trigger):
         return
     assert_equals_reference(llm_of("llama"), slowfast(BASE | parameters), tokens(40), prompt)
     assert_equals_reference(llm_of("gemma3"), slowfast(BASE | {"trigger": trigger, "interval": 7}), tokens(40), prompt)
+
+
+def test_a_text_too_short_to_select_from_is_asked_about_once(llm_of, monkeypatch):
+    """In all layers together; from then on each selects."""
+    asked: list[int] = []
+    select = SlowFastReader.select
+
+    def counted(reader, row, views):
+        asked.append(row.position)
+        return select(reader, row, views)
+
+    monkeypatch.setattr(SlowFastReader, "select", counted)
+    llm = llm_of("qwen3")
+    with llm.session(plan=Plan(read=slowfast(BASE | {"budget": 20})), max_tokens=30) as session:
+        session.feed(tokens()[:4])
+        for token in tokens()[4:30]:
+            session.feed([token])
+    assert asked[:20] == list(range(4, 24))
+    assert asked.count(22) == 1
+    assert asked.count(23) == llm.decoder.shape.layers
 
 
 @pytest.mark.parametrize("name", FIVE)

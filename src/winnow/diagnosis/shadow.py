@@ -53,8 +53,8 @@ class Shadow(Reader):
         # Only starts of sentences, none of them passed over.
         self._starts = Sentence(boundaries, interval=sys.maxsize, min_gap=1, cooldown=cooldown, on="start")
 
-    def begin(self, token: int) -> None:
-        self._reader.begin(token)
+    def begin(self, token: int, known: int) -> None:
+        self._reader.begin(token, known)
         self.slows = bool(self._reader.slow)
         self.step += 1
         self.boundary = self._starts.fires(token)

@@ -34,7 +34,7 @@ def walk(
         stop = start + len(tokens)
         known = state.position + len(tokens)
         if phase:
-            state.reader.begin(tokens[-1])
+            state.reader.begin(tokens[-1], known)
         segments.append(Segment(state, start, stop, state.position, everywhere[start:stop], phase, known))
         start = stop
     hidden = yield from Step(decoder, segments).walk(ids)

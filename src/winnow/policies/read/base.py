@@ -118,8 +118,8 @@ class Reader:
         is asked once for all of them, answers with units where they lie or with `Copies`, and wants nothing of them."""
         return layer if self.selects else None
 
-    def begin(self, token: int) -> None:
-        """A decode step begins, which feeds `token`."""
+    def begin(self, token: int, known: int) -> None:
+        """A decode step begins, which feeds `token`, with which `known` tokens have come."""
 
     def wants(self, row: Row, views: list[View]) -> Probe | None:
         """What to tell `observe` of the row and those before it, which read everything in this layer; None: nothing.

@@ -29,11 +29,12 @@ class SlowFastReader(Reader):
         self._layers = [_Layer() for _ in range(layers)]
         self._first = max(0, prompt - policy.bootstrap)
         self._deferred = Deferred()
-        self._step = 0
+        self._step = self._known = 0
         self._turn = 0
         self.slow: bool = True
 
-    def begin(self, token: int) -> None:
+    def begin(self, token: int, known: int) -> None:
+        self._known = known
         self.settle()  # what the last step left undone is needed now, and the caches are about to grow
         self._step += 1
         for layer in self._layers:
@@ -46,6 +47,8 @@ class SlowFastReader(Reader):
 
     def alike(self, layer: int) -> object:
         current = self._layers[layer].current
+        if current is None and self._known < self._sizes.total:  # nothing can be selected yet
+            return None
         if self.slow or current is None or current.tail is not None:
             return layer
         return current.appended, current.dropped

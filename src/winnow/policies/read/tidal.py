@@ -99,7 +99,7 @@ class TidalReader(Reader):
         self._selecting, self._budget = selecting, budget
         self._index: Tensor | None = None  # [kv_heads, budget] of the last view's units, ascending
 
-    def begin(self, token: int) -> None:
+    def begin(self, token: int, known: int) -> None:
         self._index = None
 
     def wants(self, row: Row, views: list[View]) -> Probe | None:
