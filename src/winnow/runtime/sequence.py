@@ -21,6 +21,7 @@ from winnow.policies.prefill.base import Chooser
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
+from winnow.runtime.outputs import output_norms
 from winnow.runtime.queries import QueriesSeen, score_held
 from winnow.runtime.rotary import Frequencies, LayerRope
 from winnow.runtime.shape import NOT_ROTATED
@@ -203,7 +204,7 @@ class Sequence:
                 if scorer is not None:
                     rope = rope_of(decoder, self, layer)
                     noted = score_held(scorer, self.caches[layer], rope, self.position, layer, self.queries)
-                self.evict(layer, room, noted, late=late)
+                self.evict(decoder, layer, room, noted, late=late)
         if self.observer is not None:
             self.observer.compressed(self)
 
@@ -225,11 +226,13 @@ class Sequence:
         """Whether a compute policy will yet evict tokens from the layers below its gate."""
         return self.gates.evicts and self.position < self.prompt
 
-    def evict(self, layer: int, room: int, noted: Tensor | None, *, late: bool) -> None:
+    def evict(self, decoder: Decoder, layer: int, room: int, noted: Tensor | None, *, late: bool) -> None:
         """Evict units of a layer that holds them until then, by their scores; see `evict_by_score`."""
         if self.score is not None and self.patterns[layer].held:
-            moment = Moment(self.prompt, self.position, self.shape.contexts[layer], late)
-            evict_by_score(self.caches[layer], self.plan.keep, self.score, moment, room, noted)
+            cache = self.caches[layer]
+            outputs = output_norms(decoder, layer, cache) if self.score.outputs else None
+            moment = Moment(self.prompt, self.position, self.shape.contexts[layer], late, outputs)
+            evict_by_score(cache, self.plan.keep, self.score, moment, room, noted)
 
     @torch.inference_mode()
     def make_room(self) -> None:
