@@ -118,7 +118,7 @@ def test_what_differs_is_said():
         ("AdaKVPress(0.5)", "'0.5' is not a press; write it like"),
         ("BlockPress(KnormPress)", "'KnormPress' is not a press"),
         ("BlockPress(RandomPress(0.5))", "there is no plan for RandomPress: it removes units at random"),
-        ("DuoAttentionPress(0.5)", "there is no plan for DuoAttentionPress: it keeps a window in some heads"),
+        ("DuoAttentionPress(0.5)", "there is no plan for DuoAttentionPress: its gates are those of files"),
         ("SnapKVPress(0.5", r"press 'SnapKVPress\(0.5' cannot be read; write it like 'SnapKVPress\(0.75\)'"),
         ("", "press '' cannot be read"),
         ("1 + 1", "'1 \\+ 1' is not a press"),

@@ -123,7 +123,8 @@ WITHOUT: dict[str, str] = {
     "LUKVPress": "it needs budgets of heads that were learned beforehand",
     "ThinKPress": "it removes channels of keys, and units stay whole here; quantized makes them smaller",
     "SimLayerKVPress": "it keeps a window in some layers and all in others; a plan keeps alike in all layers",
-    "DuoAttentionPress": "it keeps a window in some heads and all in others, by trained gates",
+    "DuoAttentionPress": "its gates are those of files for a few models, or made of random samples; duo(gates=..., "
+    "share=...) is the method, with gates that winnow train duo makes",
     "FinchPress": "its window is the question, and where that begins has to be told",
     "ChunkPress": "it removes an equal share of every piece of the prompt; a budget is for all that is held",
     "ChunkKVPress": "it keeps and removes whole pieces of the prompt; policies choose units",

@@ -228,9 +228,10 @@ class Sequence:
 
     def evict(self, decoder: Decoder, layer: int, room: int, noted: Tensor | None, *, late: bool) -> None:
         """Evict units of a layer that holds them until then, by their scores; see `evict_by_score`."""
-        if self.score is not None and self.patterns[layer].held:
+        if self.patterns[layer].held:
             cache = self.caches[layer]
-            outputs = output_norms(decoder, layer, cache) if self.score.outputs else None
+            asked = self.score is not None and self.score.outputs
+            outputs = output_norms(decoder, layer, cache) if asked else None
             moment = Moment(self.prompt, self.position, self.shape.contexts[layer], late, outputs)
             evict_by_score(cache, self.plan.keep, self.score, moment, room, noted)
 
@@ -326,7 +327,12 @@ class Prefix:
 
 
 def evict_by_score(
-    cache: LayerCache, keep: KeepPolicy, score: Score, moment: Moment, room: int = 0, noted: Tensor | None = None
+    cache: LayerCache,
+    keep: KeepPolicy,
+    score: Score | None,
+    moment: Moment,
+    room: int = 0,
+    noted: Tensor | None = None,
 ) -> None:
     """Evict the units of a layer that a policy does not select.
 
@@ -337,6 +343,8 @@ def evict_by_score(
         cache.set_scores(noted)
     if (index := keep.select(cache, moment)) is not None:
         cache.retain(index, room)
+    if score is None:
+        return
     if score.voters is not None:  # the next eviction has others
         cache.scale_scores(0.0)
     elif index is not None and score.decay != 1:
@@ -433,7 +441,7 @@ def _take_memory(sequence: Sequence, decoder: Decoder, length: int) -> None:
             max(1, capacity),
             limit,
             quantized=_opened(decoder, sequence, layer),
-            scored=sequence.patterns[layer].held,
+            scored=sequence.score is not None and sequence.patterns[layer].held,
             compact=layer < gates.first and sequence.patterns[layer].held and plan.keep.compact,
             shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
         )

@@ -57,6 +57,7 @@ GRID: dict[str, list[dict[str, Any]]] = {
 # Nobody would run these but to compare with them.
 LEFT_OUT: dict[str, str] = {
     "random_drop": "a control of lazyllm",
+    "duo": "needs gates trained for the model",
     "swiftkv": "shares caches that nobody trained, to measure its cost",
     "random_heads": "a control of locret",
     "sink_recent": "a control of slowfast",
