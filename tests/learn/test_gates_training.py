@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from models import small_model
-from tiny import tiny_model
+from tiny import save_tiny_model, tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.errors import InputError, ModelError
@@ -143,3 +143,10 @@ def test_gates_are_used_by_directory_and_refused_elsewhere(data: Path, tmp_path:
 def test_a_recipe_is_checked(make: Callable[[], GatesRecipe], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_packed_weights_are_refused_before_any_work(data: Path, tmp_path: Path) -> None:
+    llm = LLM(save_tiny_model(tmp_path / "model"), weights="int4")
+    with pytest.raises(ModelError, match="packed weights have no gradients; load the model with weights='dense'"):
+        train_gates(llm, data, tmp_path / "out", QUICK)
+    assert not (tmp_path / "out").exists()

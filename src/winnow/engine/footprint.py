@@ -128,11 +128,11 @@ class Footprints:
         return weights + keys + self._projected(prompt) + told * LOGIT_ROWS * self._logits
 
     def _projected(self, prompt: int) -> int:
-        """Of what units add to a layer's output: what it makes of a KV head's query heads, and of some units; twice."""
+        """Of what units add to a layer's output: its projection, and what it makes of some units; twice."""
         score, shape = self.plan.keep.score, self.shape
         if score is None or not score.outputs:
             return 0
-        rows = shape.q_heads // shape.kv_heads * shape.head_dim + min(UNITS, self._longest(prompt))
+        rows = shape.q_heads * shape.head_dim + min(UNITS, self._longest(prompt))
         return 2 * FLOAT * shape.hidden * rows + FLOAT * shape.kv_heads * self._longest(prompt)
 
     def _longest(self, prompt: int) -> int:

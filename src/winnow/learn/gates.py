@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from winnow.errors import ModelError
 from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoints
 from winnow.learn.gates_learner import GatesLearner
 from winnow.learn.gates_recipe import GatesRecipe
@@ -13,6 +14,7 @@ from winnow.learn.run import Run
 from winnow.learn.samples import read_samples
 from winnow.learn.saving import metadata, write_metadata
 from winnow.models.head_gates import HeadGates
+from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.policies.keep.duo import Duo
 from winnow.runtime.adapters import base_name, fingerprint
@@ -66,11 +68,14 @@ def train_gates(
         progress: called after every step.
     Raises:
         InputError: the data, the recipe or the output directory cannot be used, or the loss is no number any more.
+        ModelError: the weights are packed, or the checkpoint is damaged.
     Source:
         Xiao et al., DuoAttention, arXiv:2410.10819, section 2.2, and the authors' code; their texts are long ones with
         ten pass keys, all of which the answer repeats.
     """
     recipe = recipe or GatesRecipe()
+    if is_packed(llm.model):
+        raise ModelError("packed weights have no gradients; load the model with weights='dense' to train its gates")
     if not resume:
         check_fresh(out)
     samples = read_samples(llm, data)

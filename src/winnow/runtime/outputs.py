@@ -16,22 +16,22 @@ def output_norms(decoder: Decoder, layer: int, cache: LayerCache) -> Tensor:
     """
     _, values = cache.memory.read(cache.start, cache.stop)
     found = values.new_zeros(values.shape[:2], dtype=torch.float32)
-    group = decoder.shape.q_heads // len(values)
+    weights = _projection(decoder, layer).unflatten(0, (len(values), -1))  # [kv_heads, group, head_dim, hidden]
     for head, mine in enumerate(values):
-        weights = [_projection(decoder, layer, head * group + each) for each in range(group)]
         for start in range(0, len(mine), UNITS):
             units = mine[start : start + UNITS].float()
-            found[head, start : start + UNITS] = sum((units @ weight).abs().sum(-1) for weight in weights) / group
+            each = [(units @ weight).abs().sum(-1) for weight in weights[head]]
+            found[head, start : start + UNITS] = torch.stack(each).mean(0)
     return found
 
 
-def _projection(decoder: Decoder, layer: int, head: int) -> Tensor:
-    """What a layer makes of a query head's part of its attention, [head_dim, hidden] float32, its bias left out.
+def _projection(decoder: Decoder, layer: int) -> Tensor:
+    """What a layer makes of its attention, [q_heads, head_dim, hidden] float32, its bias left out.
 
     Asked of the module, which may hold its weight in any form, with adapters beside it.
     """
     shape = decoder.shape
-    inputs = torch.zeros(shape.head_dim + 1, shape.q_heads * shape.head_dim, dtype=decoder.dtype, device=decoder.device)
-    inputs[:-1, head * shape.head_dim : (head + 1) * shape.head_dim].fill_diagonal_(1)
+    width = shape.q_heads * shape.head_dim
+    inputs = torch.eye(width + 1, width, dtype=decoder.dtype, device=decoder.device)  # the last row is 0
     outputs = decoder.layers[layer].self_attn.o_proj(inputs).float()
-    return outputs[:-1] - outputs[-1]
+    return (outputs[:-1] - outputs[-1]).unflatten(0, (shape.q_heads, shape.head_dim))
