@@ -21,7 +21,8 @@ class Notes:
     """What a rule may look at, for one KV head of one layer.
 
     attention: per row {position: weight}, the mean over the group; ids, logits: of all tokens so far; boundaries: after
-    how many tokens there could be an eviction before, and 0; evictions: those at which there was; window: the layer's.
+    how many tokens there could be an eviction before, and 0; evictions: those at which there was; window: the layer's;
+    queries: of all rows; units: what the head holds, (position, key, value); heads: the notes of the layer's heads.
     """
 
     attention: list = field(default_factory=list)
@@ -67,15 +68,15 @@ def run_reference(model, ids, rule, *, prompt, budget, chunk, local, positions, 
         common.ids.append(token)
         common.logits.append(logits[-1])
         if position + 1 in times and acts:
+            for layer, seen in zip(held, notes, strict=True):
+                for units, note in zip(layer, seen, strict=True):
+                    note.units, note.heads = units, seen
             if shared is not None:
                 for layer, (heads, seen) in enumerate(zip(held, notes, strict=True)):
                     stay = shared(layer, seen, [[unit[0] for unit in head] for head in heads])
                     if stay is not None:
                         held[layer] = [[u for u in h if u[0] in s] for h, s in zip(heads, stay, strict=True)]
             elif len(held[0][0]) > budget:
-                for layer, seen in zip(held, notes, strict=True):
-                    for units, note in zip(layer, seen, strict=True):
-                        note.units, note.heads = units, seen
                 keep = [[set(rule(n, [u[0] for u in h])) for h, n in zip(*both, strict=True)]
                         for both in zip(held, notes, strict=True)]  # fmt: skip
                 assert all(len(stays) == budget for layer in keep for stays in layer)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from driving import prefill
+from evict_reference import held
 from models import small_model
 from peer_engines import PYTHONS, needs_kvpress
 from winnow import LLM, Plan
@@ -58,7 +59,12 @@ def test_a_press_and_its_plan(press, plan):
     ("press", "field", "value"),
     [
         ("AdaKVPress(SnapKVPress(compression_ratio=0.5))", "by_head", "adaptive"),
+        ("AdaKVPress(KeyDiffPress(0.5))", "by_head", "adaptive"),
         ("PyramidKVPress(0.5)", "by_layer", "pyramid"),
+        ("CriticalKVPress(TOVAPress(0.5))", "weigh", "output"),
+        ("CriticalKVPress(SnapKVPress(0.5), epsilon=1e-4)", "weigh", "output"),
+        ("CriticalAdaKVPress(SnapKVPress(0.5))", "weigh", "output"),
+        ("CriticalAdaKVPress(ExpectedAttentionPress(0.5))", "by_head", "adaptive"),
     ],
 )
 def test_budgets_of_heads_and_layers_where_a_policy_has_them(press, field, value):
@@ -67,9 +73,18 @@ def test_budgets_of_heads_and_layers_where_a_policy_has_them(press, field, value
     assert found.plan.keep.budget == found.kept == 500
 
 
-def test_a_policy_without_shares_is_refused():
-    with pytest.raises(PlanError, match=r"there is no plan for .*: knorm has no by_head"):
-        translate("AdaKVPress(KnormPress(0.5))", PROMPT)
+@pytest.mark.parametrize(
+    ("press", "message"),
+    [
+        ("AdaKVPress(TOVAPress(0.5))", "tova has no by_head"),
+        ("CriticalKVPress(KnormPress(0.5))", "knorm has no weigh"),
+        ("CriticalAdaKVPress(TOVAPress(0.5))", "tova has no by_head"),
+        ("CriticalAdaKVPress(LagKVPress(0.5))", "lagkv has no weigh"),
+    ],
+)
+def test_a_policy_without_what_a_press_sets_is_refused(press, message):
+    with pytest.raises(PlanError, match=f"there is no plan for .*: {message}"):
+        translate(press, PROMPT)
 
 
 def test_what_differs_is_said():
@@ -98,11 +113,12 @@ def test_what_differs_is_said():
         ("SnapKVPress('0.5')", "compression_ratio='0.5' must be a share"),
         ("ExpectedAttentionPress(0.5, use_vnorm=False)", "there is a plan for use_vnorm=True alone, not for False"),
         ("AdaKVPress(SnapKVPress(0.5), 0.1)", "there is a plan for alpha_safeguard=0.2 alone, not for 0.1"),
+        ("CriticalKVPress(SnapKVPress(0.5), 0.0)", "there is a plan for epsilon=0.0001 alone, not for 0.0"),
         ("AdaKVPress()", r"AdaKVPress wraps a press; write it like 'AdaKVPress\(SnapKVPress\(0.75\)\)'"),
         ("AdaKVPress(0.5)", "'0.5' is not a press; write it like"),
         ("BlockPress(KnormPress)", "'KnormPress' is not a press"),
         ("BlockPress(RandomPress(0.5))", "there is no plan for RandomPress: it removes units at random"),
-        ("DuoAttentionPress(0.5)", "there is no plan for DuoAttentionPress: it keeps a window in some heads"),
+        ("DuoAttentionPress(0.5)", "there is no plan for DuoAttentionPress: its gates are those of files"),
         ("SnapKVPress(0.5", r"press 'SnapKVPress\(0.5' cannot be read; write it like 'SnapKVPress\(0.75\)'"),
         ("", "press '' cannot be read"),
         ("1 + 1", "'1 \\+ 1' is not a press"),
@@ -148,7 +164,8 @@ def test_every_press_that_kvpress_has_is_known_with_its_parameters_and_defaults(
         assert list(theirs[name].items())[1:] == list(press.takes.items()), name
 
 
-# Of a press's cache, the positions of the keys that each head of each layer has kept: among those of the whole prompt.
+# Of a press's cache, the positions of the keys that each head of each layer has kept: among those of the whole prompt,
+# but those that the press has masked.
 KEPT = """
 import json, sys, torch, kvpress
 from transformers import AutoModelForCausalLM, DynamicCache
@@ -161,10 +178,17 @@ def keys(press):
         model(ids, past_key_values=cache)
     return [layer.keys[0].double() for layer in cache.layers]
 
+def masked(layer):
+    indices = getattr(layer.self_attn, "masked_key_indices", None)
+    return set() if indices is None else {*zip(indices[1].tolist(), indices[2].tolist())}
+
 whole = keys(kvpress.KnormPress(0.0))
 for text in expressions:
     kept = zip(keys(eval(text, vars(kvpress))), whole)
-    found[text] = [[sorted(torch.cdist(a, b).argmin(1).tolist()) for a, b in zip(*layer)] for layer in kept]
+    places = [[sorted(torch.cdist(a, b).argmin(1).tolist()) for a, b in zip(*layer)] for layer in kept]
+    gone = [masked(layer) for layer in model.model.layers]
+    found[text] = [[[p for p in head if (at, p) not in out] for at, head in enumerate(layer)]
+                   for layer, out in zip(places, gone)]
 print(json.dumps(found))
 """
 SAME = [
@@ -174,7 +198,19 @@ SAME = [
     "TOVAPress(0.8)",
     "LagKVPress(0.33, n_sink=5, lag_size=5)",  # 40: sinks, the last partition, 3 of each other; no rank is torn apart
     "ExpectedAttentionPress(0.6, n_future_positions=64)",
+    "AdaKVPress(KeyDiffPress(0.5))",
+    "AdaKVPress(ExpectedAttentionPress(0.5, n_future_positions=64))",
+    "CriticalKVPress(SnapKVPress(0.5, 8, 3))",
+    "CriticalKVPress(SnapKVPress(0.7, 4, 3))",
+    "CriticalAdaKVPress(SnapKVPress(0.5, 4, 3))",
 ]
+# A plan takes the norm of values out of scores that are to be multiplied by another.
+SAME_PLANS = dict.fromkeys(SAME) | {
+    f"{outer}(ExpectedAttentionPress(0.6, n_future_positions=64, use_vnorm=False))": (
+        f"expected_attention(budget=24, chunk=None, local=0, ahead=64, weigh='output'{more})"
+    )
+    for outer, more in (("CriticalKVPress", ""), ("CriticalAdaKVPress", ", by_head='adaptive'"))
+}
 
 
 @needs_kvpress
@@ -183,13 +219,14 @@ def test_what_kvpress_keeps_is_what_the_plans_keep(tmp_path):
     model = small_model("llama-9-3")
     model.save_pretrained(tmp_path)
     ids = [5 + place * 37 % 89 for place in range(60)]
-    command = [PYTHONS["kvpress"], "-c", KEPT, str(tmp_path), json.dumps(ids), json.dumps(SAME)]
+    command = [PYTHONS["kvpress"], "-c", KEPT, str(tmp_path), json.dumps(ids), json.dumps([*SAME_PLANS])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     theirs, llm = json.loads(done.stdout.splitlines()[-1]), LLM(model, prefill_chunk=16)
-    for text in SAME:
-        state, seen = admit(llm.decoder, None, translate(text, len(ids)).plan, ids, 1, 16)
+    for text, plan in SAME_PLANS.items():
+        plan = translate(text, len(ids)).plan if plan is None else Plan.parse(plan)
+        state, seen = admit(llm.decoder, None, plan, ids, 1, 16)
         prefill(llm.decoder, state, seen, 16)
-        mine = [cache.live_positions().expand(3, -1).tolist() for cache in state.caches]
+        mine = held(state)
         if text.startswith("TOVA"):  # whose last token is there in any case
             heads = zip(itertools.chain(*mine), itertools.chain(*theirs[text]), strict=True)
             assert all({*their} - {len(ids) - 1} <= {*own} for own, their in heads)

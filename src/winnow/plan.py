@@ -18,6 +18,7 @@ from winnow.policies.compute.base import ComputePolicy, Deep
 from winnow.policies.compute.full import Full
 from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy
+from winnow.policies.keep.budgeted import Budgeted
 from winnow.policies.keep.everything import Everything
 from winnow.policies.prefill.base import PrefillPolicy
 from winnow.policies.prefill.causal import Causal
@@ -248,9 +249,10 @@ class Plan:
         same = "reads as many units of every KV head"
         for other, does in ((self.prefill, same), (self.read, same), (self.store, "holds as many")):
             if not other.identity:
+                alike = "by_head='uniform', or " if isinstance(self.keep, Budgeted) else ""
                 raise PlanError(
-                    f"{other.name} {does}, and with by_head='adaptive' {self.keep.name} keeps different numbers; "
-                    "use by_head='uniform', or one of the two"
+                    f"{other.name} {does}, and {_spell(self.keep, ())} keeps different numbers; use {alike}one of the "
+                    "two"
                 )
 
     def _validate_read(self, gates: Gates) -> None:

@@ -75,6 +75,19 @@ PRESSES: dict[str, Press] = {
         note="AdaKVPress masks what it removes and holds it all the same, here its memory is given back; its sure "
         "fifth has the window in it, here it is beside it",
     ),
+    "CriticalKVPress": Press(
+        None,
+        {"epsilon": 1e-4, "first_stage_ratio": 0.5},
+        sets={"weigh": "output"},
+        note="of ExpectedAttentionPress a plan takes the scores with use_vnorm=False, as kvpress advises; "
+        "tova weighs by the mean over all heads, which keep the same",
+    ),
+    "CriticalAdaKVPress": Press(
+        None,
+        {"alpha_safeguard": 0.2, "epsilon": 1e-4, "first_stage_ratio": 0.5},
+        sets={"by_head": "adaptive", "weigh": "output"},
+        note="what differs for AdaKVPress and for CriticalKVPress differs here",
+    ),
     "KeyRerotationPress": Press(None, sets={"positions": "compact"}),
     "BlockPress": Press(
         None,
@@ -108,11 +121,10 @@ WITHOUT: dict[str, str] = {
     "CURPress": "no policy has its scores",
     "CapPress": "no policy has its scores",
     "LUKVPress": "it needs budgets of heads that were learned beforehand",
-    "CriticalKVPress": "its scores take the output projection, which no policy is told of",
-    "CriticalAdaKVPress": "its scores take the output projection, which no policy is told of",
     "ThinKPress": "it removes channels of keys, and units stay whole here; quantized makes them smaller",
     "SimLayerKVPress": "it keeps a window in some layers and all in others; a plan keeps alike in all layers",
-    "DuoAttentionPress": "it keeps a window in some heads and all in others, by trained gates",
+    "DuoAttentionPress": "its gates are those of files for a few models, or made of random samples; duo(gates=..., "
+    "share=...) is the method, with gates that winnow train duo makes",
     "FinchPress": "its window is the question, and where that begins has to be told",
     "ChunkPress": "it removes an equal share of every piece of the prompt; a budget is for all that is held",
     "ChunkKVPress": "it keeps and removes whole pieces of the prompt; policies choose units",

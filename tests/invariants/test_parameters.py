@@ -54,6 +54,7 @@ VALUES = {
     "anchors": ["none", "first:3", "last:4"],
     "decode_from": ["last:1", "last:6"],
     "heads": ["nowhere"],
+    "gates": ["nowhere", (0.5,) * 15 + (0.6,)],
     "path": ["nowhere"],
     "scorer": ["needle"],
     "always_keep": [(0,), (3, 4, 5, 6), (1, 2, 7, 8, 9), (10_000,)],
@@ -133,6 +134,8 @@ def others(policy, name, value):
     """Some other values of a parameter."""
     hint = typing.get_type_hints(policy)[name]
     made = [*VALUES.get(name, []), *named(hint)]
+    if isinstance(value, float) and name not in VALUES:
+        made += [0.0, value / 2, 1.0]
     if isinstance(value, int) and not isinstance(value, bool) and name not in VALUES:
         made += [value + 1, value - 1, 2 * value + 1, value + 8]
     return [each for each in made if each != value]

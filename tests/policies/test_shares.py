@@ -14,6 +14,7 @@ from invariants.test_policies import beside_others, live_bytes, poisoned
 from locret_reference import locret
 from locret_reference import small_llm as locret_llm
 from models import small_model
+from score_rules import SCORES
 from shares_reference import SharedLocret, adaptive, best, pyramid
 from trials import PROMPT, fresh, small_llm
 from winnow import LLM, Plan
@@ -21,10 +22,15 @@ from winnow.cache.view import NOBODY
 from winnow.errors import CapacityError, PlanError
 from winnow.policies.base import LayerContext
 from winnow.policies.keep.best import best_of_layer
+from winnow.policies.keep.expected_attention import ExpectedAttention
 from winnow.policies.keep.h2o import H2O
+from winnow.policies.keep.keydiff import KeyDiff
+from winnow.policies.keep.knorm import Knorm
+from winnow.policies.keep.lagkv import LagKV
 from winnow.policies.keep.scissorhands import Scissorhands
 from winnow.policies.keep.sirllm import SirLLM
 from winnow.policies.keep.snapkv import SnapKV
+from winnow.policies.keep.tova import TOVA
 from winnow.runtime.block import Block
 
 WAYS = {
@@ -35,26 +41,14 @@ WAYS = {
 LAYERS = 4
 
 
-def votes_of(policy, notes, live):
-    """What a policy that counts attention ranks units by, before it chooses."""
-    if policy.name == "h2o":
-        return {p: sum(row.get(p, 0.0) for row in notes.attention) for p in live}
-    rows = notes.attention[notes.boundaries[-1] :][-policy.window :]
-    if policy.name == "scissorhands":
-        return {p: -sum(p in row and row[p] < 1 / len(row) for row in rows) for p in live}
-    votes = [sum(row.get(p, 0.0) for row in rows) for p in live[: -policy.window]]
-    half = policy.kernel // 2
-    padded = [0.0] * half + votes + [0.0] * half
-    means = [sum(padded[i : i + policy.kernel]) / policy.kernel for i in range(len(votes))]
-    return dict.fromkeys(live, 0.0) | dict(zip(live, means, strict=False))
-
-
-def shared_rule(policy, protected):
-    """What layers and heads keep, for `run_reference`."""
-    most = PROMPT - policy.local - protected
+def shared_rule(policy, model, protected, fixed=None):
+    """What layers and heads keep, for `run_reference`. protected: newest units that stay; fixed: units that stay,
+    wherever they stand."""
+    fixed = protected if fixed is None else fixed
+    most = PROMPT - policy.local - fixed
     budgets = [policy.budget] * LAYERS
     if policy.by_layer == "pyramid":
-        budgets = pyramid(policy.budget, protected, LAYERS, most)
+        budgets = pyramid(policy.budget, fixed, LAYERS, most)
 
     def shared(layer, notes, lives):
         if sum(map(len, lives)) <= budgets[layer] * len(lives):
@@ -62,7 +56,7 @@ def shared_rule(policy, protected):
         ranks = [
             {
                 p: (note.window is None or live[-1] + 1 - p < note.window, score)
-                for p, score in votes_of(policy, note, live).items()
+                for p, score in SCORES[policy.name](policy, model, note, live).items()
             }
             for note, live in zip(notes, lives, strict=True)
         ]
@@ -95,11 +89,51 @@ SNAPKV = {"chunk": 6, "window": 4, "kernel": 3}
 def test_votes_are_shared_as_in_the_reference(text, kind, parameters, protected, way, prefill_chunk):
     policy = kind(**{"budget": 9, "local": 4, **parameters, **WAYS[way]})
     llm = LLM(small_model("llama"), prefill_chunk=prefill_chunk)
-    rule = shared_rule(policy, protected)
+    rule = shared_rule(policy, llm.model, protected)
     sets = assert_equals_reference(llm, text, policy, None, PROMPT, policy.local, shared=rule)
     counts = [[len(head) for head in layer] for layer in sets[PROMPT - 1]]
     assert (len({sum(layer) for layer in counts}) > 1) == (policy.by_layer == "pyramid")
     assert any(len(set(layer)) > 1 for layer in counts) == (policy.by_head == "adaptive")
+
+
+SINKS = {"budget": 12, "chunk": 7, "sink": 2}
+
+
+@covered(
+    (
+        ("kind", "parameters", "fixed"),
+        [
+            (Knorm, {"chunk": 6}, 0),
+            (Knorm, {"chunk": 5, "positions": "compact", "decode_chunk": 3}, 0),
+            (KeyDiff, {"chunk": 6, "decode_chunk": 2}, 0),
+            (KeyDiff, {"chunk": None, "local": 0, "positions": "compact"}, 0),
+            (LagKV, SINKS | {"lag": 3, "decode_chunk": 4}, 8),
+            (LagKV, SINKS | {"lag": 2, "positions": "compact", "decode_chunk": 3}, 6),
+            (ExpectedAttention, SINKS | {"ahead": 8, "decode_chunk": 4}, 2),
+            (ExpectedAttention, SINKS | {"ahead": 8, "positions": "compact", "decode_chunk": 3}, 2),
+        ],
+    ),
+    way=WAYS,
+    prefill_chunk=[1, 7, 64],
+    together=2,
+)
+def test_scores_of_units_are_shared_as_in_the_reference(text, kind, parameters, fixed, way, prefill_chunk):
+    """Each head's made of its own units alone, where heads hold different numbers of them."""
+    policy = kind(**{"budget": 9, "local": 4, **parameters, **WAYS[way]})
+    llm = LLM(small_model("llama"), prefill_chunk=prefill_chunk)
+    assert_equals_reference(
+        llm, text, policy, None, PROMPT, policy.local, shared=shared_rule(policy, llm.model, 0, fixed)
+    )
+
+
+@pytest.mark.parametrize("parameters", [{"chunk": 6}, {"chunk": 5, "positions": "compact", "decode_chunk": 4}])
+def test_one_index_for_all_heads_falls_from_layer_to_layer(text, parameters):
+    policy = TOVA(**{"budget": 9, "local": 4, **parameters}, by_layer="pyramid")
+    llm = LLM(small_model("llama"), prefill_chunk=7)
+    rule = shared_rule(policy, llm.model, 0)
+    sets = assert_equals_reference(llm, text, policy, None, PROMPT, policy.local, shared=rule)
+    assert [len(layer[0]) - 4 for layer in sets[PROMPT - 1]] == pyramid(9, 0, LAYERS, PROMPT - 4)
+    assert all(layer[0] == layer[1] for layer in sets[PROMPT - 1])
 
 
 LOCRET = {"budget": 12, "chunk": 7, "stabilizers": 4, "local": 4}
@@ -181,6 +215,7 @@ PLANS = {
     "locret": "locret(budget=9, chunk=6, stabilizers=3, local=4, {})",
     "every token": "h2o(budget=9, chunk=6, recent=4, local=4, {})",
     "compact, later": "locret(budget=9, chunk=6, local=4, decode_chunk=3, {})",
+    "units": "expected_attention(budget=9, chunk=6, sink=2, ahead=8, local=4, {})",
     "once": "scissorhands(budget=9, chunk=None, window=5, recent=2, local=4, {})",
 }
 FAMILIES = ("llama", "gemma2", "llama-9-3")

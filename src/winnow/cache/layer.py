@@ -98,6 +98,13 @@ class LayerCache:
         return len(self.slab.keys)
 
     @property
+    def begins(self) -> list[tuple[slice, int]]:
+        """KV heads, and the first slot in which they have a unit: all of them at once where they have as many."""
+        if self.ragged is None:
+            return [(slice(None), 0)]
+        return [(slice(head, head + 1), missing) for head, missing in enumerate(self.ragged.slab.missing)]
+
+    @property
     def units(self) -> int:
         """Live units over all KV heads."""
         lacking = 0 if self.ragged is None else sum(self.ragged.slab.missing)

@@ -39,7 +39,11 @@ def most_held(
     says of it. Sums of closed formulas, each of which may be above what is held, never below.
     """
     units = most_units(plan, shape, prompt, new, chunk, deep or Deep.none(prompt))
-    figures = [SCORE * plan.keep.pattern(layer).held + 2 * POSITION * plan.keep.per_head for layer in shape.contexts]
+    scored = plan.keep.score is not None
+    figures = [
+        SCORE * (scored and plan.keep.pattern(layer).held) + 2 * POSITION * plan.keep.per_head
+        for layer in shape.contexts
+    ]
     held = sum(_held(plan, shape, layer, count) for layer, count in zip(shape.contexts, units, strict=True))
     noted = sum(count * figure for count, figure in zip(units, figures, strict=True))
     beside = _parked(plan, shape, prompt, new, deep) + plan.read.bound(shape, prompt, new)

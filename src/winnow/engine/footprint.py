@@ -15,6 +15,7 @@ from winnow.errors import InputError
 from winnow.plan import FAR, Plan
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep
+from winnow.runtime.outputs import UNITS
 from winnow.runtime.sequence import HEADROOM
 from winnow.runtime.surprisal import LOGIT_ROWS
 from winnow.runtime.view import VOTING_ROWS
@@ -124,7 +125,15 @@ class Footprints:
         # All units of a layer as floats, and as much again of what is made of them.
         copies = 4 if source == "units" else 2 * (rows > 0)
         keys = copies * FLOAT * shape.kv_heads * shape.head_dim * self._longest(prompt)
-        return weights + keys + told * LOGIT_ROWS * self._logits
+        return weights + keys + self._projected(prompt) + told * LOGIT_ROWS * self._logits
+
+    def _projected(self, prompt: int) -> int:
+        """Of what units add to a layer's output: its projection, and what it makes of some units; twice."""
+        score, shape = self.plan.keep.score, self.shape
+        if score is None or not score.outputs:
+            return 0
+        rows = shape.q_heads * shape.head_dim + min(UNITS, self._longest(prompt))
+        return 2 * FLOAT * shape.hidden * rows + FLOAT * shape.kv_heads * self._longest(prompt)
 
     def _longest(self, prompt: int) -> int:
         """The most units of any head: copies have as many of each."""

@@ -13,6 +13,7 @@ from winnow.policies.base import ModelShape
 from winnow.policies.prefill.minference import Pattern
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.first import plant
+from winnow.runtime.head_gates import load_gates
 from winnow.runtime.heads import RetainingHeads
 from winnow.runtime.loading import load
 from winnow.runtime.sequence import Prefix, Sequence, new_sequence
@@ -52,6 +53,9 @@ class ModelServices:
 
     def head_patterns(self, source: str) -> list[list[Pattern]]:
         return self.decoder.patterns(source)
+
+    def head_gates(self, source: str) -> None:
+        load_gates(source, self.decoder.model, self.shape)
 
     def random_heads(self, width: int, seed: int) -> RetainingHeads:
         return self.decoder.random_heads(width, seed)

@@ -16,6 +16,7 @@ from winnow.engine.sample import Sample
 from winnow.engine.services import admit
 from winnow.errors import CapacityError, InputError, PlanError
 from winnow.plan import Plan
+from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
 from winnow.runtime.sequence import HEADROOM, Prefix
 from winnow.runtime.sequence import Sequence as State
@@ -91,7 +92,7 @@ class Session:
         compute; what evicts by scores keeps the newest units, what prunes prompt tokens by attention keeps all.
         Raises InputError where there is a prompt already.
         """
-        _fill(self._admit([0] * keys.shape[1]), keys, values)
+        _fill(self._llm.decoder, self._admit([0] * keys.shape[1]), keys, values)
         self.state.quantize(self._llm.decoder)
 
     def fork(self, at: int | None = None) -> "Session":
@@ -252,7 +253,7 @@ class _Fed(Job):
 
 
 @torch.inference_mode()
-def _fill(state: State, keys: Tensor, values: Tensor) -> None:
+def _fill(decoder: Decoder, state: State, keys: Tensor, values: Tensor) -> None:
     shape, device, length = state.shape, keys.device, keys.shape[1]
     held = state.plan.compute.layer_tokens(shape, length, state.deep).units
     known = {len(each): each for each in (state.deep.positions, state.deep.anchors)}
@@ -269,4 +270,4 @@ def _fill(state: State, keys: Tensor, values: Tensor) -> None:
             cache.append(keys[:, positions], values[:, positions], positions, first if consecutive else None)
             state.leave(layer)
         if state.plan.keep.next_eviction(0, length) is not None:
-            state.evict(layer, HEADROOM, noted, late=True)
+            state.evict(decoder, layer, HEADROOM, noted, late=True)

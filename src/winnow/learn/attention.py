@@ -38,19 +38,20 @@ def attend_alone(
     positions: Tensor,
     *,
     anchors: int,
+    recent: int = 1,
     scale: float,
     window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """The same where the rows after the first `anchors` see only these and themselves."""
+    """The same where the rows after the first `anchors` see only these and the last `recent`, themselves included."""
     special: dict[str, Any] = {"scale": scale, "softcap": softcap}
-    rest = positions[anchors:]
+    rest, near = positions[anchors:], recent if window is None else min(recent, window)
     itself = (q[anchors:], k[:, anchors:], v[:, anchors:], rest, rest)
     if not anchors:
-        return attend_reference(*itself, window=1, sinks=sinks, **special)[0]
+        return attend_reference(*itself, window=near, sinks=sinks, **special)[0]
     first = (k[:, :anchors], v[:, :anchors])
     seen = attend_reference(q[anchors:], *first, rest, positions[:anchors], window=window, sinks=sinks, **special)
     among = attend_segment(q[:anchors], *first, positions[:anchors], window=window, sinks=sinks, **special)
     # A sink is one more logit, to be counted once.
-    return torch.cat([among, merge([seen, attend_reference(*itself, window=1, **special)])])
+    return torch.cat([among, merge([seen, attend_reference(*itself, window=near, **special)])])

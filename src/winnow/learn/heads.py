@@ -4,31 +4,24 @@ The model itself stays as it is. Heads see nothing but projections, which they d
 through the model: a text is read once, without one, and the heads of a layer learn from what that layer projected.
 """
 
-import dataclasses
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from winnow.learn.directory import check_fresh, check_resumed
-from winnow.learn.heads_files import (
-    LOG,
-    Journal,
-    load_checkpoint,
-    record_of,
-    save_checkpoint,
-    save_heads,
-    start_log,
-)
-from winnow.learn.heads_learner import Figures, HeadsLearner
+from winnow.learn.heads_files import record_of, save_heads
+from winnow.learn.heads_learner import HeadsLearner
 from winnow.learn.heads_recipe import HeadsRecipe
+from winnow.learn.journal import Journal, load_checkpoint
 from winnow.learn.labels import Labelled, Sample, label
-from winnow.learn.samples import read_samples, sample_order
+from winnow.learn.run import Figures, Run
+from winnow.learn.samples import read_samples
 from winnow.learn.saving import write_metadata
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
 from winnow.runtime.llm import LLM
+
+SHOWN = ("loss", "overlap")
 
 
 @dataclass(frozen=True)
@@ -89,82 +82,23 @@ def train_heads(
     record = record_of(config, recipe, about)
     checkpoint = check_resumed(out, record) if resume else None
     learner = HeadsLearner(RetainingHeads.random(config, recipe.seed, device=llm.device), recipe)
-    journal = Journal() if checkpoint is None else load_checkpoint(checkpoint, learner)
+    journal = Journal() if checkpoint is None else load_checkpoint(checkpoint, learner, llm.device)
     out.mkdir(parents=True, exist_ok=True)
     write_metadata(out, record)
-    run = _Run(llm, learner, recipe, out, journal, samples.items, held_out.items if held_out else [])
-    record["result"] = run.result(run.all(progress))
+
+    def labelled(sample: Sample) -> Labelled:
+        return label(llm.decoder, sample, length=recipe.length, chunk=llm.prefill_chunk)
+
+    def learn(step: int, sample: Sample) -> Figures:
+        return vars(learner.learn(step, labelled(sample)))
+
+    def judge(sample: Sample) -> Figures:
+        return vars(learner.judge(labelled(sample)))
+
+    def told(at: Journal, figures: dict[str, Any]) -> None:
+        progress(HeadsProgress(at.step, recipe.steps, at.tokens, **figures))
+
+    later = held_out.items if held_out else []
+    record["result"] = Run(learner, learn, judge, recipe, out, journal, samples.items, later, SHOWN, told).all()
     save_heads(out, learner.heads, record, llm.dtype)
     return HeadsReport(record, sorted(path.name for path in out.iterdir()))
-
-
-@dataclass
-class _Run:
-    """The loop, and what it tells."""
-
-    llm: LLM
-    learner: HeadsLearner
-    recipe: HeadsRecipe
-    out: Path
-    journal: Journal
-    samples: list[Sample]
-    held_out: list[Sample]
-    begin: float = dataclasses.field(default_factory=time.monotonic)
-
-    def all(self, progress: Callable[[HeadsProgress], None]) -> float:
-        """Take the steps that are left; returns the seconds that took."""
-        journal, recipe = self.journal, self.recipe
-        start_log(self.out, journal)
-        for index in islice(sample_order(len(self.samples), recipe.seed), journal.step, recipe.steps):
-            journal.pending.append(self.learner.learn(journal.step, self._label(self.samples[index])))
-            journal.step += 1
-            journal.tokens += len(self.samples[index].ids)
-            if self._now(recipe.log_every):
-                self._log_step()
-            if self.held_out and self._now(recipe.validate_every):
-                self._log({"step": journal.step, "held_out": vars(self._judge())})
-            if journal.step % recipe.save_every == 0 and journal.step < recipe.steps:
-                save_checkpoint(self.out, self.learner, journal)
-            progress(self._progress())
-        return time.monotonic() - self.begin
-
-    def result(self, seconds: float) -> dict[str, Any]:
-        """What the run came to; seconds: of the last part of a resumed run."""
-        steps, held_out = self._lines("loss"), self._lines("held_out")
-        return {
-            "steps": self.journal.step,
-            "tokens": self.journal.tokens,
-            "loss_first": steps[0]["loss"],
-            "loss_last": steps[-1]["loss"],
-            "overlap_first": steps[0]["overlap"],
-            "overlap_last": steps[-1]["overlap"],
-            "held_out": held_out[-1]["held_out"] if held_out else None,
-            "seconds": seconds,
-        }
-
-    def _label(self, sample: Sample) -> Labelled:
-        return label(self.llm.decoder, sample, length=self.recipe.length, chunk=self.llm.prefill_chunk)
-
-    def _judge(self) -> Figures:
-        return Figures.mean([self.learner.judge(self._label(sample)) for sample in self.held_out])
-
-    def _now(self, every: int) -> bool:
-        return self.journal.step % every == 0 or self.journal.step == self.recipe.steps
-
-    def _log_step(self) -> None:
-        """The mean over the steps since the last line; the learning rate is that of the last step."""
-        step, pending = self.journal.step, self.journal.pending
-        figures = Figures.mean(pending)
-        pending.clear()
-        self._log({"step": step, **vars(figures), "learning_rate": self.recipe.rate(step - 1)})
-
-    def _log(self, line: dict[str, Any]) -> None:
-        self.journal.note(self.out / LOG, {**line, "s": round(time.monotonic() - self.begin, 2)})
-
-    def _lines(self, name: str) -> list[dict[str, Any]]:
-        return [line for line in self.journal.lines if name in line]
-
-    def _progress(self) -> HeadsProgress:
-        last = (self._lines("loss") or [{}])[-1]
-        journal = self.journal
-        return HeadsProgress(journal.step, self.recipe.steps, journal.tokens, last.get("loss"), last.get("overlap"))

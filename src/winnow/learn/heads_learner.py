@@ -27,12 +27,6 @@ class Figures:
     smoothness: float
     overlap: float
 
-    @classmethod
-    def mean(cls, several: "list[Figures]") -> "Figures":
-        """Of one or more samples."""
-        columns = zip(*(vars(each).values() for each in several), strict=True)
-        return cls(*(sum(column) / len(several) for column in columns))
-
 
 class HeadsLearner:
     """Heads in float32, trained in place, and the optimizer of all of them.

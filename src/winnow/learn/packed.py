@@ -40,10 +40,13 @@ def packed_logits(decoder: Decoder, batch: Batch, policy: Speed, *, checkpointin
     """
     cut = policy.cut(decoder.shape)
     rows = Rows.of_conversations(decoder, batch.lengths)
-    hidden = _through(range(cut), rows, decoder.embed(batch.input_ids[0]), checkpointing)
+    calls = [Call(rows, layer) for layer in range(cut)]
+    hidden = through(calls, decoder.embed(batch.input_ids[0]), checkpointing=checkpointing)
     hidden = hidden[:, batch.upper]
     rows = rows.gathered(batch.upper, batch.upper_lengths, batch.upper_anchors if policy.self_only else None)
-    hidden = _through(range(cut, decoder.shape.layers), rows, hidden, checkpointing)
+    hidden = through(
+        [Call(rows, layer) for layer in range(cut, decoder.shape.layers)], hidden, checkpointing=checkpointing
+    )
     learnt = (batch.labels != IGNORED).nonzero()[:, 0]
     return decoder.logits(hidden[0, learnt - 1])
 
@@ -73,13 +76,14 @@ def packed_forward(decoder: Decoder, policy: Speed, *, checkpointing: bool = Fal
             vars(model).pop("_original_forward", None)  # what accelerate leaves behind under mixed precision
 
 
-def _through(layers: range, rows: "Rows", hidden: Tensor, checkpointing: bool) -> Tensor:
-    for layer in layers:
-        call = Call(rows, layer)
+def through(calls: "Sequence[Call]", hidden: Tensor, *, checkpointing: bool) -> Tensor:
+    """Rows, [1, rows, hidden], through the layers of `calls`. checkpointing: see `packed_logits`."""
+    for call in calls:
+        decoder = call.rows.decoder
         if checkpointing:
-            hidden = checkpoint(rows.decoder.layer, layer, hidden, call, use_reentrant=False)
+            hidden = checkpoint(decoder.layer, call.layer, hidden, call, use_reentrant=False)
         else:
-            hidden = rows.decoder.layer(layer, hidden, call)
+            hidden = decoder.layer(call.layer, hidden, call)
     return hidden
 
 

@@ -36,11 +36,13 @@ VERBS = ("prompt", "compute", "keep", "prefill", "read", "store")
 
 @dataclasses.dataclass(frozen=True)
 class LayerContext:
-    """A layer to a policy. index: from 0 on, of `layers`; window: its sliding window in tokens, None for none."""
+    """A layer to a policy. index: from 0 on, of `layers`; window: its sliding window in tokens, None for none;
+    kv_heads: how many it has."""
 
     index: int
     layers: int
     window: int | None
+    kv_heads: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,9 @@ class ModelShape:
     @cached_property
     def contexts(self) -> tuple[LayerContext, ...]:
         """Per layer."""
-        return tuple(LayerContext(layer, self.layers, window) for layer, window in enumerate(self.windows))
+        return tuple(
+            LayerContext(layer, self.layers, window, self.kv_heads) for layer, window in enumerate(self.windows)
+        )
 
     @property
     def unit_bytes(self) -> int:
@@ -162,6 +166,9 @@ class Services(Protocol):
     def head_patterns(self, source: str) -> "list[list[Pattern]]":
         """Of every layer and query head what it reads of a prompt (`minference`), from a directory. Raises ModelError
         where there are none, or another model's."""
+
+    def head_gates(self, source: str) -> None:
+        """Raise ModelError unless a directory has gates of the model's KV heads (`duo`)."""
 
     def random_heads(self, width: int, seed: int) -> "UnitScorer":
         """Untrained heads, for comparison."""

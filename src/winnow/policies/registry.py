@@ -8,6 +8,7 @@ from winnow.policies.compute.pop import Pop
 from winnow.policies.compute.speed import Speed
 from winnow.policies.compute.static_prune import StaticPrune
 from winnow.policies.compute.swiftkv import SwiftKV
+from winnow.policies.keep.duo import Duo
 from winnow.policies.keep.everything import Everything
 from winnow.policies.keep.expected_attention import ExpectedAttention
 from winnow.policies.keep.h2o import H2O
@@ -50,6 +51,7 @@ _POLICIES: tuple[type[Policy], ...] = (
     SwiftKV,
     Everything,
     Streaming,
+    Duo,
     Locret,
     RandomHeads,
     H2O,

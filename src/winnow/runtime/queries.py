@@ -66,10 +66,16 @@ class QueriesSeen:
 def score_held(
     scorer: HeldScorer, cache: LayerCache, rope: LayerRope | None, known: int, layer: int, seen: QueriesSeen | None
 ) -> Tensor:
-    """The scores of all units of a layer after `known` tokens, [kv_heads, units]."""
-    keys, values = (each.float() for each in cache.memory.read(cache.start, cache.stop))
-    if rope is not None and not cache.rotated:
-        keys = rope.turn(keys, torch.arange(cache.length, device=keys.device)[None])
-    first = cache.length if cache.compact else known
-    queries = None if seen is None else seen.ahead(layer, rope, first, keys.device)
-    return scorer(keys, values, queries)
+    """The scores of all units of a layer after `known` tokens, [kv_heads, slots]; 0 where a head has no unit."""
+    keys, values = cache.memory.read(cache.start, cache.stop)
+    found = keys.new_zeros(keys.shape[:2], dtype=torch.float32)
+    for heads, begin in cache.begins:
+        mine, theirs = keys[heads, begin:].float(), values[heads, begin:].float()
+        if rope is not None and not cache.rotated:
+            mine = rope.turn(mine, torch.arange(mine.shape[1], device=keys.device)[None])
+        queries = None
+        if seen is not None:
+            ahead = seen.ahead(layer, rope, mine.shape[1] if cache.compact else known, keys.device)
+            queries = Moments(*(each.unflatten(0, (len(keys), -1))[heads].flatten(0, 1) for each in ahead))
+        found[heads, begin:] = scorer(mine, theirs, queries)
+    return found

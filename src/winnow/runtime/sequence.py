@@ -21,6 +21,7 @@ from winnow.policies.prefill.base import Chooser
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
+from winnow.runtime.outputs import output_norms
 from winnow.runtime.queries import QueriesSeen, score_held
 from winnow.runtime.rotary import Frequencies, LayerRope
 from winnow.runtime.shape import NOT_ROTATED
@@ -203,7 +204,7 @@ class Sequence:
                 if scorer is not None:
                     rope = rope_of(decoder, self, layer)
                     noted = score_held(scorer, self.caches[layer], rope, self.position, layer, self.queries)
-                self.evict(layer, room, noted, late=late)
+                self.evict(decoder, layer, room, noted, late=late)
         if self.observer is not None:
             self.observer.compressed(self)
 
@@ -225,11 +226,14 @@ class Sequence:
         """Whether a compute policy will yet evict tokens from the layers below its gate."""
         return self.gates.evicts and self.position < self.prompt
 
-    def evict(self, layer: int, room: int, noted: Tensor | None, *, late: bool) -> None:
+    def evict(self, decoder: Decoder, layer: int, room: int, noted: Tensor | None, *, late: bool) -> None:
         """Evict units of a layer that holds them until then, by their scores; see `evict_by_score`."""
-        if self.score is not None and self.patterns[layer].held:
-            moment = Moment(self.prompt, self.position, self.shape.contexts[layer], late)
-            evict_by_score(self.caches[layer], self.plan.keep, self.score, moment, room, noted)
+        if self.patterns[layer].held:
+            cache = self.caches[layer]
+            asked = self.score is not None and self.score.outputs
+            outputs = output_norms(decoder, layer, cache) if asked else None
+            moment = Moment(self.prompt, self.position, self.shape.contexts[layer], late, outputs)
+            evict_by_score(cache, self.plan.keep, self.score, moment, room, noted)
 
     @torch.inference_mode()
     def make_room(self) -> None:
@@ -323,7 +327,12 @@ class Prefix:
 
 
 def evict_by_score(
-    cache: LayerCache, keep: KeepPolicy, score: Score, moment: Moment, room: int = 0, noted: Tensor | None = None
+    cache: LayerCache,
+    keep: KeepPolicy,
+    score: Score | None,
+    moment: Moment,
+    room: int = 0,
+    noted: Tensor | None = None,
 ) -> None:
     """Evict the units of a layer that a policy does not select.
 
@@ -334,6 +343,8 @@ def evict_by_score(
         cache.set_scores(noted)
     if (index := keep.select(cache, moment)) is not None:
         cache.retain(index, room)
+    if score is None:
+        return
     if score.voters is not None:  # the next eviction has others
         cache.scale_scores(0.0)
     elif index is not None and score.decay != 1:
@@ -430,7 +441,7 @@ def _take_memory(sequence: Sequence, decoder: Decoder, length: int) -> None:
             max(1, capacity),
             limit,
             quantized=_opened(decoder, sequence, layer),
-            scored=sequence.patterns[layer].held,
+            scored=sequence.score is not None and sequence.patterns[layer].held,
             compact=layer < gates.first and sequence.patterns[layer].held and plan.keep.compact,
             shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
         )

@@ -10,6 +10,7 @@ from cyclopts.validators import Number
 from winnow.cli.command import Command
 from winnow.cli.main import COMMANDS, new_app
 from winnow.cli.options import AdapterOptions, JsonOptions, ModelOptions
+from winnow.learn.gates_recipe import GatesRecipe
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.recipe import Recipe
 
@@ -59,5 +60,15 @@ class Locret(Training, AdapterOptions, Command, runs="winnow.cli.train_locret:lo
     """More data, to measure on and not to learn from."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Duo(Training, AdapterOptions, Command, runs="winnow.cli.train_duo:duo"):
+    """Train a gate for each KV head of a model, which itself stays as it is: what `--plan duo` chooses heads by."""
+
+    recipe: Annotated[GatesRecipe, Parameter(name="*")] = field(default_factory=GatesRecipe)
+    validation: Path | None = None
+    """More data, to measure on and not to learn from."""
+
+
 app.command(Speed, name="speed")
 app.command(Locret, name="locret")
+app.command(Duo, name="duo")

@@ -56,6 +56,9 @@ class Score:
     voters: how many of the last rows before an eviction vote, for it alone; None: all rows, for all evictions to come.
     decay: by what scores are multiplied when units have been evicted by them.
     queries: what `held` is told of queries; None: nothing.
+    cancels: whether a score is a sum of larger terms of either sign, so that rounding tells less of it than its own
+        size says; see `best`.
+    outputs: whether what is kept is chosen by `Moment.outputs` as well.
     """
 
     source: Literal["kv", "attention", "logits", "units"]
@@ -66,6 +69,8 @@ class Score:
     decay: float = 1.0
     held: HeldScorer | None = None
     queries: Queries | None = None
+    cancels: bool = False
+    outputs: bool = False
 
     @property
     def of_rows(self) -> str | None:
@@ -78,13 +83,16 @@ class Moment:
     """When units of a layer are evicted.
 
     prompt: prompt tokens; known: tokens so far, all of which have their units. late: whether all units of the prompt
-    have just come at once, those of tokens that waited for its end below.
+    have just come at once, those of tokens that waited for its end below. outputs: [kv_heads, units], what the units
+    that are held would add to the layer's output for all the attention of a row, ||W_O v||_1, as the mean over the
+    query heads of a KV head; None where `Score.outputs` does not ask for it.
     """
 
     prompt: int
     known: int
     layer: LayerContext
     late: bool = False
+    outputs: Tensor | None = None
 
 
 class KeepPolicy(Policy):

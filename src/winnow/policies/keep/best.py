@@ -18,6 +18,12 @@ def best(scores: Tensor, count: int, *, cancels: bool = False) -> Tensor:
     return _highest(scores, count, cancels).nonzero()[:, 1].view(len(scores), count)
 
 
+def best_in_two(first: Tensor, second: Tensor, count: int, half: int, *, cancels: bool = False) -> Tensor:
+    """Index [heads, count], ascending, of the `half` highest by `first` and the highest others by `second`."""
+    sure = _highest(first, half, cancels)
+    return best(second.masked_fill(sure, torch.finfo(second.dtype).max), count, cancels=cancels)
+
+
 def best_of_layer(scores: Tensor, positions: Tensor, count: int, sure: int, *, cancels: bool = False) -> list[Tensor]:
     """Of each head the index, ascending, of what it has among the `count` highest scores of all, [heads, units].
 

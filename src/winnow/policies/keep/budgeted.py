@@ -5,7 +5,8 @@ and heads may have the same, or shares of their own.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,14 +19,16 @@ from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import LayerContext, Services
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import KeepPolicy, Moment
-from winnow.policies.keep.best import best, best_of_layer
+from winnow.policies.keep.best import best, best_in_two, best_of_layer
 
 LOCAL = 100  # the paper's tail of a prompt, Locret, table 6
 STEEPNESS = 20  # PyramidKV's beta, in the authors' code
+EPSILON = 1e-4  # CriticalKV's, which is added to the attention that a unit gets
 SURE = 5  # one unit of so many of a head's budget is sure where heads compete: AdaKV's 0.2, in the authors' code
 Positions = Literal["compact", "original"]
 ByLayer = Literal["uniform", "pyramid"]
 ByHead = Literal["uniform", "adaptive"]
+Weigh = Literal["uniform", "output"]
 # Of what acts between two evictions: without chunks there is one, at the end of the prompt.
 SEVERAL_EVICTIONS = Where(
     "chunk=... or decode_chunk=...", lambda policy: policy.chunk is not None or policy.decode_chunk is not None
@@ -48,6 +51,10 @@ class Budgeted(KeepPolicy):
     by_head: "uniform": every KV head of a layer has the layer's budget; "adaptive": they share kv_heads budgets, and
         those have more of them whose units have higher scores (`choose`). A unit that is not kept takes no memory in
         any head. `read` and `store` are then those of full attention.
+    weigh: "uniform": units stay by their scores; "output": half of what a head keeps does, what is `protected` or sure
+        among it, and the others are those with the highest (score + 1e-4) * ||W_O v||_1, as the mean of the norm over
+        the head's query heads. It is a field of the policies whose scores are the attention that units get or are
+        expected to get: a product with scores below 0 would turn the order around.
 
     A layer never holds more than budget + chunk units per KV head in prefill, as the mean over its heads. Layers whose
     own sliding window is no larger than the budget keep that window instead, with units at their places in the text:
@@ -55,10 +62,14 @@ class Budgeted(KeepPolicy):
 
     Source of by_layer: Cai et al., PyramidKV, arXiv:2406.02069, section 4, and the authors' code. Of by_head: Feng et
     al., Ada-KV, arXiv:2407.11550, section 4, with the safeguard as in kvpress: the surely kept units of a head are
-    its best, where the authors' own code draws the counts towards the mean.
+    its best, where the authors' own code draws the counts towards the mean. Of weigh: Feng et al., Identify Critical
+    KV Cache in LLM Inference from an Output Perturbation Perspective, arXiv:2502.03805, algorithm 1, and, of heads
+    that share budgets, kvpress: by scores heads get their counts, and of each as many units are chosen as above.
     """
 
     per_head = True
+    off: ClassVar = {"budget": 1_000_000_000}
+    trial: ClassVar = {"budget": 9, "chunk": 6, "local": 4}
 
     budget: Count
     chunk: Count | None
@@ -67,6 +78,7 @@ class Budgeted(KeepPolicy):
     decode_chunk: Count | None
     by_layer: ByLayer = "uniform"
     by_head: ByHead = "uniform"
+    weigh: Weigh = "uniform"
 
     def check(self) -> None:
         if self.local is not None:
@@ -103,7 +115,7 @@ class Budgeted(KeepPolicy):
     def budget_of(self, layer: LayerContext, prompt: int) -> int:
         """Units per KV head that a layer keeps, as the mean over its heads.
 
-        Under "pyramid" every layer keeps the `f` units that are `protected` while a prompt goes on, and of the others
+        Under "pyramid" every layer keeps the `f` units that are `fixed` while a prompt goes on, and of the others
         layer l of L keeps b(l), where b = budget - f, last = max(1, b // 20) and first = 2 b - last, but no more than
         the prompt has beside its tail and these, and last then 2 b - first:
         b(l) = first - l (first - last) // (L - 1) in the lower half, and 2 b - b(L - 1 - l) in the upper one. So the
@@ -118,7 +130,7 @@ class Budgeted(KeepPolicy):
 
     def _slope(self, layer: LayerContext, prompt: int) -> tuple[int, int, int]:
         """Of a pyramid: units that every layer keeps, and how many others the first and the last layer keep."""
-        fixed = self.protected(Moment(prompt, 0, layer))
+        fixed = self.fixed(Moment(prompt, 0, layer))
         free = self.budget - fixed
         first = max(free, min(2 * free - max(1, free // STEEPNESS), prompt - self.tail(prompt) - fixed))
         return fixed, first, 2 * free - first
@@ -189,29 +201,26 @@ class Budgeted(KeepPolicy):
         kv_heads * kept units, for each head its index: the protected ones of every head, of each head the best fifth of
         what its budget leaves beside these, and else the best of all heads.
         """
-        scores = self._ranks(cache)
-        most = torch.finfo(scores.dtype).max
-        if (protected := self.protected(moment) + beside) > 0:
-            scores[:, -protected:] = most
-        positions = cache.live_positions()
-        if moment.layer.window is not None:  # what has left the window is of no use to anyone
-            scores.masked_fill_(positions <= moment.known - moment.layer.window, -most)
-        # A score made of projections is a sum of terms of either sign; attention adds up terms of one.
-        cancels = self.score is not None and self.score.source == "kv"
-        if not self.ragged:
-            return best(scores, kept, cancels=cancels)
-        scores.masked_fill_(positions == NOBODY, -torch.inf)
-        sure = protected + (kept - protected) // SURE
-        return best_of_layer(scores, positions.expand_as(scores), kept * len(scores), sure, cancels=cancels)
-
-    def _ranks(self, cache: LayerCache) -> Tensor:
-        """What units are ranked by, [kv_heads, slots], each head's among its own."""
-        scores = cache.live_scores()
-        if cache.ragged is None:
-            return self.ranked(scores)
-        for head, missing in enumerate(cache.ragged.slab.missing):
-            scores[head : head + 1, missing:] = self.ranked(scores[head : head + 1, missing:])
-        return scores
+        assert self.score is not None
+        scores, positions, cancels = cache.live_scores(), cache.live_positions(), self.score.cancels
+        for heads, begin in cache.begins:
+            scores[heads, begin:] = self.ranked(scores[heads, begin:])
+        protected = sure = self.protected(moment) + beside
+        ranks = _settled(scores, positions, moment, protected)
+        index: Tensor | list[Tensor]
+        if self.ragged:
+            sure += (kept - protected) // SURE
+            index = best_of_layer(ranks, positions.expand_as(ranks), kept * len(ranks), sure, cancels=cancels)
+        else:
+            index = best(ranks, kept, cancels=cancels)
+        if moment.outputs is None:
+            return index
+        weighed = _settled(_by_output(scores, moment.outputs), positions, moment, protected)
+        chosen = [
+            best_in_two(first, second, len(mine), max(1, sure, (beside + len(mine)) // 2), cancels=cancels)
+            for first, second, mine in zip(ranks.split(1), weighed.split(1), index, strict=True)
+        ]
+        return [each[0] for each in chosen] if self.ragged else torch.cat(chosen)
 
     def ranked(self, scores: Tensor) -> Tensor:
         """Of the units' scores [kv_heads, units] what they are ranked by; they may be written to."""
@@ -221,6 +230,42 @@ class Budgeted(KeepPolicy):
         """How many of the newest units stay whatever their score."""
         return 0
 
+    def fixed(self, moment: Moment) -> int:
+        """How many units stay whatever their score, wherever they stand."""
+        return self.protected(moment)
+
     def prompt_ends(self, moment: Moment) -> bool:
         """Whether this is the last eviction of the prompt."""
         return moment.late or moment.known == moment.prompt - self.tail(moment.prompt)
+
+
+@dataclass(frozen=True)
+class HeadByHead(Budgeted):
+    """Base of the policies that score each KV head's units by themselves and have no parameters beside these."""
+
+    budget: Count = 1024
+    chunk: Count | None = 512
+    local: Natural | None = None
+    positions: Positions = "original"
+    decode_chunk: Count | None = None
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
+
+
+def _by_output(scores: Tensor, outputs: Tensor) -> Tensor:
+    """What units add to the layer's output, [kv_heads, slots], by the attention that they get; what has the highest
+    score that there is stays whatever it adds."""
+    most = torch.finfo(scores.dtype).max
+    return ((scores + EPSILON) * outputs).masked_fill_(scores >= most, most)
+
+
+def _settled(ranks: Tensor, positions: Tensor, moment: Moment, protected: int) -> Tensor:
+    """`ranks` [kv_heads, slots] of units at `positions`, with the newest `protected` first, what no later row of the
+    layer sees last, and -inf where a head has no unit."""
+    most = torch.finfo(ranks.dtype).max
+    ranks = ranks.clone()
+    if protected > 0:
+        ranks[:, -protected:] = most
+    if moment.layer.window is not None:
+        ranks.masked_fill_(positions <= moment.known - moment.layer.window, -most)
+    return ranks.masked_fill_(positions == NOBODY, -torch.inf)

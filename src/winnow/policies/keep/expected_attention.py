@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from winnow.parameters import Count, Natural
-from winnow.policies.keep.base import Moments, Queries, Score
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.base import Moment, Moments, Queries, Score
+from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions, Weigh
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class ExpectedAttention(Budgeted):
         z = s (R mu).k + s^2 / 2 k.(R S R^T) k,   s: the scale of the layer's softmax, 1 / sqrt(head_dim) for most
 
     A softmax of z over the units behind the first `sink` that a KV head holds, as the mean over its query heads, times
-    ||v||, is a unit's score. The first `sink` units always stay.
+    ||v||, is a unit's score; with weigh="output" ||v|| is left out, since what the output projection makes of v takes
+    its place. The first `sink` units always stay.
 
     budget: units per KV head that a layer keeps, in tokens.
     chunk: prompt tokens from one eviction to the next; None: a single one.
@@ -34,6 +35,12 @@ class ExpectedAttention(Budgeted):
         be longer than the model's positions.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt. Then the queries
         of new tokens count with the prompt's.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
+    weigh: "uniform": units stay by their scores; "output": half of them do, and the others by (score + 1e-4) times the
+        norm of what the output projection makes of their values (CriticalKV, arXiv:2502.03805).
 
     Mean and covariance grow with the rows until the last eviction, whatever has been evicted meanwhile, and go with a
     fork; they take 4 (d + d^2) bytes per query head and layer. A row that is computed later, as lazyllm's revived ones
@@ -52,10 +59,12 @@ class ExpectedAttention(Budgeted):
     local: Natural | None = None
     positions: Positions = "original"
     decode_chunk: Count | None = None
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
+    weigh: Weigh = "uniform"
 
     name = "expected_attention"
     source = "arXiv:2510.00636"
-    off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "sink": 2, "ahead": 16, "local": 4}
 
     def check(self) -> None:
@@ -68,7 +77,12 @@ class ExpectedAttention(Budgeted):
 
     @property
     def score(self) -> Score:
-        return Score("units", held=self.expected, queries=Queries(self.sink, self.ahead))
+        return Score(
+            "units", held=self.expected, queries=Queries(self.sink, self.ahead), outputs=self.weigh == "output"
+        )
+
+    def fixed(self, moment: Moment) -> int:
+        return self.sink
 
     def expected(self, keys: Tensor, values: Tensor, queries: Moments | None) -> Tensor:
         """[kv_heads, units]. keys, values: [kv_heads, units, head_dim]."""
@@ -80,5 +94,8 @@ class ExpectedAttention(Budgeted):
         for head in range(heads):  # what is made of a unit is as wide as all its query heads
             rest = keys[head, self.sink :]
             logits = means[head] @ rest.T + ((rest @ covariances[head]) * rest).sum(-1) / 2  # [group, units]
-            found[head, self.sink :] = logits.softmax(-1).mean(0) * values[head, self.sink :].norm(dim=-1)
+            shares = logits.softmax(-1).mean(0)
+            found[head, self.sink :] = (
+                shares if self.weigh == "output" else shares * values[head, self.sink :].norm(dim=-1)
+            )
         return found

@@ -6,7 +6,7 @@ from typing import ClassVar
 from winnow.parameters import Count, Natural
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
-from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions
+from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions, Weigh
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class H2O(Budgeted):
     by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
         scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory;
         every eviction moves all that a layer keeps, so give decode steps a larger `decode_chunk`.
+    weigh: "uniform": units stay by their scores; "output": half of them do, and the others by (score + 1e-4) times the
+        norm of what the output projection makes of their values (CriticalKV, arXiv:2502.03805). Every eviction takes
+        that of all that a layer keeps, so give decode steps a larger `decode_chunk` here too.
 
     With chunk=None and local=0 this is the authors' form; they score every query head by itself and do not take grouped
     queries. The attention weights of a prompt's rows are computed a second time, for their sums.
@@ -45,10 +48,10 @@ class H2O(Budgeted):
     decode_chunk: Count | None = 1
     by_layer: ByLayer = "uniform"
     by_head: ByHead = "uniform"
+    weigh: Weigh = "uniform"
 
     name = "h2o"
     source = "arXiv:2306.14048, section 4"
-    off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "recent": 4, "local": 4}
 
     def check(self) -> None:
@@ -62,7 +65,7 @@ class H2O(Budgeted):
 
     @property
     def score(self) -> Score:
-        return Score("attention")
+        return Score("attention", outputs=self.weigh == "output")
 
     def protected(self, moment: Moment) -> int:
         return self.budget // 2 if self.recent is None else self.recent

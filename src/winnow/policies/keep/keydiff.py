@@ -1,18 +1,16 @@
 """KeyDiff: keys that are unlike the others stay in a cache of fixed size."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from winnow.parameters import Count, Natural
 from winnow.policies.keep.base import Moments, Score
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.budgeted import HeadByHead
 
 
 @dataclass(frozen=True)
-class KeyDiff(Budgeted):
+class KeyDiff(HeadByHead):
     """Keep the units whose keys point away from the mean direction of all keys that a KV head holds.
 
     At every eviction the score of a unit is -cos(k, a), where a is the mean of k / ||k|| over the units that its KV
@@ -26,26 +24,22 @@ class KeyDiff(Budgeted):
     positions: "original": keys are rotated at their places in the text, as in the paper; "compact": at their places
         among the units held, and a prompt may be longer than the model's positions.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
 
     With chunk=None and local=0 this is kvpress's KeyDiffPress. Scores are in float32 whatever the model's type.
 
     Source: Park et al., KeyDiff, arXiv:2504.15364; kvpress.
     """
 
-    budget: Count = 1024
-    chunk: Count | None = 512
-    local: Natural | None = None
-    positions: Positions = "original"
-    decode_chunk: Count | None = None
-
     name = "keydiff"
     source = "arXiv:2504.15364"
-    off: ClassVar = {"budget": 1_000_000_000}
-    trial: ClassVar = {"budget": 9, "chunk": 6, "local": 4}
 
     @property
     def score(self) -> Score:
-        return Score("units", held=unlike_the_mean)
+        return Score("units", held=unlike_the_mean, cancels=True)
 
 
 def unlike_the_mean(keys: Tensor, values: Tensor, queries: Moments | None) -> Tensor:

@@ -1,18 +1,16 @@
 """Knorm: keys of a small norm are attended to most, and stay in a cache of fixed size."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from winnow.parameters import Count, Natural
 from winnow.policies.base import Services
 from winnow.policies.keep.base import Score, UnitScorer
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.budgeted import HeadByHead
 
 
 @dataclass(frozen=True)
-class Knorm(Budgeted):
+class Knorm(HeadByHead):
     """Keep the units whose keys have the smallest norms.
 
     A unit's score is -||k||, of its key before rotation, which changes no norm but by a factor that all keys of a layer
@@ -24,6 +22,10 @@ class Knorm(Budgeted):
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text, as in the authors' code.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
 
     With chunk=None and local=0 this is kvpress's KnormPress. The authors leave the first two layers whole in some of
     their experiments; here, as in kvpress, all are compressed.
@@ -31,16 +33,8 @@ class Knorm(Budgeted):
     Source: Devoto et al., A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression, arXiv:2406.11430.
     """
 
-    budget: Count = 1024
-    chunk: Count | None = 512
-    local: Natural | None = None
-    positions: Positions = "original"
-    decode_chunk: Count | None = None
-
     name = "knorm"
     source = "arXiv:2406.11430"
-    off: ClassVar = {"budget": 1_000_000_000}
-    trial: ClassVar = {"budget": 9, "chunk": 6, "local": 4}
 
     @property
     def score(self) -> Score:

@@ -8,8 +8,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from winnow.parameters import Count, Natural
-from winnow.policies.keep.base import Moments, Score
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.base import Moment, Moments, Score
+from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions
 
 FLAT = 1e-5  # of a channel's largest value: a range below it is rounding
 
@@ -33,10 +33,15 @@ class LagKV(Budgeted):
     positions: "original": keys are rotated at their places in the text, as in the authors' code; "compact": at their
         places among the units held, and a prompt may be longer than the model's positions.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
+        scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
 
     Keys are taken as rows attend to them. At every eviction all units that are held are cut and ranked anew, as by
     kvpress's BlockPress; the authors rank a partition once, when the next one is there, and leave what they kept of
-    it. A channel that does not vary in the following partition counts 0, where the formula has no value. With
+    it. A channel that does not vary in the following partition counts 0, where the formula has no value. Ranks are as
+    high in one head as in another, so heads that share a budget come to nearly equal shares. With
     chunk=None and local=0 this is kvpress's LagKVPress with its cross_scoring off, but for units of equal ranks, of
     which it keeps any.
 
@@ -50,20 +55,28 @@ class LagKV(Budgeted):
     local: Natural | None = None
     positions: Positions = "original"
     decode_chunk: Count | None = None
+    by_layer: ByLayer = "uniform"
+    by_head: ByHead = "uniform"
 
     name = "lagkv"
     source = "arXiv:2504.04704"
-    off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "sink": 1, "lag": 3, "local": 4}
 
     def check(self) -> None:
         super().check()
-        least = self.sink + 2 * self.lag
         self.require(
-            self.budget >= least,
+            self.budget >= self._always,
             f"budget={self.budget} cannot hold sink={self.sink} units and two partitions of lag={self.lag}; use a "
-            f"budget of at least {least}, or a smaller lag",
+            f"budget of at least {self._always}, or a smaller lag",
         )
+
+    @property
+    def _always(self) -> int:
+        """The sinks, a partition, and as many units behind it as there may be."""
+        return self.sink + 2 * self.lag
+
+    def fixed(self, moment: Moment) -> int:
+        return self._always
 
     @property
     def score(self) -> Score:

@@ -47,7 +47,6 @@ class Locret(Budgeted):
 
     name = "locret"
     source = "arXiv:2410.01805, section 3"
-    off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "stabilizers": 3, "local": 4}
     matters: ClassVar = {"stabilizers": SEVERAL_EVICTIONS}
     loads: ClassVar = ("heads",)
@@ -65,7 +64,7 @@ class Locret(Budgeted):
 
     @property
     def score(self) -> Score:
-        return Score("kv", heads=self.scorer)
+        return Score("kv", heads=self.scorer, cancels=True)
 
     def scorer(self, services: Services) -> UnitScorer:
         """The retaining heads. Raises ModelError where the model has none."""

@@ -55,7 +55,6 @@ class Scissorhands(Budgeted):
 
     name = "scissorhands"
     source = "arXiv:2305.17118, section 4"
-    off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "window": 5, "recent": 2, "local": 4}
 
     def check(self) -> None:

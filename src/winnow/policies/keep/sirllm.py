@@ -60,7 +60,6 @@ class SirLLM(Budgeted):
 
     name = "sirllm"
     source = "arXiv:2405.12528, section 3"
-    off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "sink": 2, "recent": 2, "local": 4}
     matters: ClassVar = {"decay": SEVERAL_EVICTIONS}
 

@@ -9,15 +9,15 @@ from torch.nn.functional import avg_pool1d, max_pool1d
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
-from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions
+from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions, Weigh
 
 
 @dataclass(frozen=True)
 class SnapKV(Budgeted):
     """Keep the units that the last rows before an eviction attend to most, with their neighbours, and those rows' own.
 
-    The attention weights of the last `window` rows are summed per unit, pooled along the units of each KV head, and the
-    best `budget - window` units before the window stay beside its own.
+    The attention weights of the last `window` rows are averaged per unit and pooled along the units of each KV head,
+    and the best `budget - window` units before the window stay beside its own.
 
     budget: units per KV head that a layer keeps, the window's included, in tokens.
     chunk: prompt tokens from one eviction to the next; None: a single one, with full attention over the prompt before
@@ -35,6 +35,8 @@ class SnapKV(Budgeted):
         many units in all (PyramidKV, arXiv:2406.02069).
     by_head: "uniform": every KV head has the layer's budget; "adaptive": the heads of a layer share theirs by their
         scores, a fifth of it being sure for each (Ada-KV, arXiv:2407.11550). What a head does not keep takes no memory.
+    weigh: "uniform": units stay by their scores; "output": half of them do, and the others by (score + 1e-4) times the
+        norm of what the output projection makes of their values (CriticalKV, arXiv:2502.03805).
 
     The votes of the query heads that share a KV head are averaged before they are pooled, and there is one selection
     per KV head; the authors' code selects per query head, and so stores keys and values once per query head. It evicts
@@ -53,10 +55,10 @@ class SnapKV(Budgeted):
     decode_chunk: Count | None = None
     by_layer: ByLayer = "uniform"
     by_head: ByHead = "uniform"
+    weigh: Weigh = "uniform"
 
     name = "snapkv"
     source = "arXiv:2404.14469, section 4"
-    off: ClassVar = {"budget": 1_000_000_000}
     trial: ClassVar = {"budget": 9, "chunk": 6, "window": 4, "kernel": 3, "local": 4}
     matters: ClassVar = {"pooling": Where("a kernel above 1", lambda policy: policy.kernel > 1)}
 
@@ -75,7 +77,7 @@ class SnapKV(Budgeted):
 
     @property
     def score(self) -> Score:
-        return Score("attention", voters=self.window)
+        return Score("attention", voters=self.window, outputs=self.weigh == "output")
 
     def protected(self, moment: Moment) -> int:
         return self.window
@@ -85,7 +87,7 @@ class SnapKV(Budgeted):
 
     def ranked(self, scores: Tensor) -> Tensor:
         before = slice(0, scores.shape[1] - self.window)
-        scores[:, before] = pooled(scores[:, before], self.kernel, self.pooling)
+        scores[:, before] = pooled(scores[:, before] / self.window, self.kernel, self.pooling)
         return scores
 
 

@@ -1,14 +1,13 @@
 """TOVA: what the current token attends to least leaves a cache of fixed size."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
 from winnow.parameters import Count, Natural
 from winnow.policies.keep.base import Moment, Score
-from winnow.policies.keep.budgeted import Budgeted, Positions
+from winnow.policies.keep.budgeted import Budgeted, ByLayer, Positions, Weigh
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,11 @@ class TOVA(Budgeted):
         positions; "original": places in the text, as in the authors' code.
     decode_chunk: new tokens from one eviction to the next, 1 in the authors' code: one comes, one goes; None: none is
         evicted after the prompt, as in kvpress.
+    by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
+        many units in all (PyramidKV, arXiv:2406.02069).
+    weigh: "uniform": tokens stay by their scores; "output": half of them do, and the others by (score + 1e-4) times the
+        norm of what the output projection makes of their values (CriticalKV, arXiv:2502.03805), as the mean over all
+        heads. Every eviction takes that of all that a layer keeps, so give decode steps a larger `decode_chunk`.
 
     With chunk=None and local=0 this is the authors' form. kvpress's TOVAPress has no decode_chunk and always keeps the
     last token, which costs another one its place where its own weight is not among the highest.
@@ -40,18 +44,20 @@ class TOVA(Budgeted):
     local: Natural | None = None
     positions: Positions = "original"
     decode_chunk: Count | None = 1
+    by_layer: ByLayer = "uniform"
+    weigh: Weigh = "uniform"
 
     name = "tova"
     source = "arXiv:2401.06104"
-    off: ClassVar = {"budget": 1_000_000_000}
-    trial: ClassVar = {"budget": 9, "chunk": 6, "local": 4}
 
     @property
     def score(self) -> Score:
-        return Score("attention", voters=1, votes=over_all_heads)
+        return Score("attention", voters=1, votes=over_all_heads, outputs=self.weigh == "output")
 
     def choose(self, cache: LayerCache, moment: Moment, beside: int, kept: int) -> Tensor:
         """[kept]: KV heads have the same scores."""
+        if moment.outputs is not None:
+            moment = replace(moment, outputs=moment.outputs.mean(0))
         return super().choose(cache, moment, beside, kept)[0]
 
 

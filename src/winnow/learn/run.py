@@ -1,0 +1,105 @@
+"""The loop of a training whose model stays as it is: a sample a step, a log, checkpoints, and what it came to."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from winnow.learn.journal import LOG, Journal, Resumable, save_checkpoint, start_log
+from winnow.learn.labels import Sample
+from winnow.learn.samples import sample_order
+
+Figures = dict[str, float]  # by name, "loss" among them
+
+
+class Recipe(Protocol):
+    """What the loop is told by a recipe."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def save_every(self) -> int: ...
+
+    @property
+    def log_every(self) -> int: ...
+
+    @property
+    def validate_every(self) -> int: ...
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+
+
+@dataclass
+class Run:
+    """learn: takes a step, counted from 0; judge: figures of a sample, of which nothing is learnt. shown: the figures
+    that the result has, of the first and the last line of the log. progress: called after every step with the journal
+    and those of the last line, none before it."""
+
+    learner: Resumable
+    learn: Callable[[int, Sample], Figures]
+    judge: Callable[[Sample], Figures]
+    recipe: Recipe
+    out: Path
+    journal: Journal
+    samples: Sequence[Sample]
+    held_out: Sequence[Sample]
+    shown: Sequence[str]
+    progress: Callable[[Journal, dict[str, Any]], None]
+    begin: float = field(default_factory=time.monotonic)
+
+    def all(self) -> dict[str, Any]:
+        """Take the steps that are left; returns what the run came to; seconds: of this part of a resumed run."""
+        journal, recipe = self.journal, self.recipe
+        start_log(self.out, journal)
+        for index in islice(sample_order(len(self.samples), recipe.seed), journal.step, recipe.steps):
+            journal.pending.append(self.learn(journal.step, self.samples[index]))
+            journal.step += 1
+            journal.tokens += len(self.samples[index].ids)
+            if self._now(recipe.log_every):
+                self._log_step()
+            if self.held_out and self._now(recipe.validate_every):
+                self._log({"step": journal.step, "held_out": mean([self.judge(each) for each in self.held_out])})
+            if journal.step % recipe.save_every == 0 and journal.step < recipe.steps:
+                save_checkpoint(self.out, self.learner, journal)
+            last = (self._lines("loss") or [{}])[-1]
+            self.progress(journal, {name: last.get(name) for name in self.shown})
+        return self._result()
+
+    def _result(self) -> dict[str, Any]:
+        steps, held_out = self._lines("loss"), self._lines("held_out")
+        ends = {"first": steps[0], "last": steps[-1]}
+        return {
+            "steps": self.journal.step,
+            "tokens": self.journal.tokens,
+            **{f"{name}_{when}": line[name] for name in self.shown for when, line in ends.items()},
+            "held_out": held_out[-1]["held_out"] if held_out else None,
+            "seconds": time.monotonic() - self.begin,
+        }
+
+    def _now(self, every: int) -> bool:
+        return self.journal.step % every == 0 or self.journal.step == self.recipe.steps
+
+    def _log_step(self) -> None:
+        """The mean over the steps since the last line; the learning rate is that of the last step."""
+        step, pending = self.journal.step, self.journal.pending
+        figures = mean(pending)
+        pending.clear()
+        self._log({"step": step, **figures, "learning_rate": self.recipe.rate(step - 1)})
+
+    def _log(self, line: dict[str, Any]) -> None:
+        self.journal.note(self.out / LOG, {**line, "s": round(time.monotonic() - self.begin, 2)})
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
+        return [line for line in self.journal.lines if name in line]
+
+
+def mean(several: Sequence[Figures]) -> Figures:
+    """Of one or more samples, figure by figure."""
+    return {name: sum(each[name] for each in several) / len(several) for name in several[0]}
