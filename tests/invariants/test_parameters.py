@@ -48,6 +48,7 @@ MORE = {
     "snapkv": [{"kernel": 1}],
     "speed": [{"anchors": "first:3"}, {"anchors": "all"}, {"anchors": "none", "self_only": True}],
     "prompt_compression": [{"keep": 1.0}],
+    "kvzip": [{"asks": (5,)}],
 }
 # Values of strings, and of what may be None; others are counted up and down from the value that is there.
 VALUES = {
@@ -83,6 +84,7 @@ VALUES = {
     "gamma": [0.1, 0.8],
     "tau": [0.0, 0.02, 0.05, 1.0],
     "layer": [1, 3],
+    "asks": [(9,), (40, 41, 42, 43)],
 }
 
 

@@ -89,6 +89,8 @@ def admit(
         state.scorer = state.score.heads(services)
     state.reader = plan.read.reader(decoder.shape, services, len(kept))
     state.chooser = plan.prefill.chooser(services)
+    if any(pattern.held for pattern in state.patterns):
+        state.repeats = plan.keep.repeats(kept, services)
     if state.gates.fills or state.deep.anchors:
         decoder.refresh()
     if prefix is None:
