@@ -49,6 +49,7 @@ MORE = {
     "speed": [{"anchors": "first:3"}, {"anchors": "all"}, {"anchors": "none", "self_only": True}],
     "prompt_compression": [{"keep": 1.0}],
     "kvzip": [{"asks": (5,)}],
+    "kvzap": [{"chunk": None, "decode_chunk": 4}],
 }
 # Values of strings, and of what may be None; others are counted up and down from the value that is there.
 VALUES = {
