@@ -29,7 +29,7 @@ ASKED = 128  # the most tokens that ask for a repetition
 def greatest(weights: Tensor) -> Tensor:
     """The most attention that any row of any query head gives a unit: [rows, kv_heads, group, units] -> [kv_heads,
     units]."""
-    return weights.amax((0, 2))
+    return weights.amax(0).amax(1)  # several times as fast as of both at once
 
 
 @dataclass(frozen=True)
