@@ -34,7 +34,6 @@ EQUAL = (
     "lagkv(budget={budget}, lag=64)",
     "expected_attention(budget={budget})",
     "kvzip(budget={budget})",
-    "kvzap(threshold=-100, budget={budget})",
     "streaming(sink=4, recent={recent})",
     "slowfast(budget={budget}, recent=100, interval=4, min_gap=4, memory=0.5)",
     "slowfast(budget={budget}, recent=100)",

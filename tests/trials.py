@@ -54,7 +54,7 @@ def tolerance(plan):
 def small_llm(name, device="cpu", dtype=torch.float32):
     """With random retaining heads, for the policies that need some. Tests share it, and put back what they change."""
     llm = LLM(small_model(name, device, dtype), prefill_chunk=10)
-    config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8)
+    config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8, target="repeat")
     llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
     return llm
 

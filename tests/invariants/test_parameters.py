@@ -98,7 +98,8 @@ def llm():
     config.vocab_size = 259
     config.head_dim = 32
     llm = LLM(AutoModelForCausalLM.from_config(config).eval(), tokenizer=byte_tokenizer(), prefill_chunk=7)
-    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width=8), seed=1)
+    config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8, target="repeat")
+    llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
     return llm
 
 

@@ -16,6 +16,7 @@ from winnow import LLM, Plan, SamplingParams
 from winnow.engine.bound import bound_bytes
 from winnow.errors import ModelError, PlanError
 from winnow.policies.keep.kvzap import KVzap
+from winnow.runtime.heads import HeadsConfig, RetainingHeads
 
 HEADS = {"threshold": 0.0, "recent": 3}
 
@@ -116,8 +117,12 @@ def test_a_prompt_that_loses_nothing_is_held_like_any_other(text):
 
 
 def test_what_it_lacks_is_said():
-    with pytest.raises(ModelError, match=r"no retaining heads for .*train some with winnow train"):
+    with pytest.raises(ModelError, match=r"no retaining heads for .*train some with winnow train kvzap"):
         LLM(small_model("llama")).prepare("kvzap")
+    llm = LLM(small_model("llama"))
+    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, 8), seed=1)
+    with pytest.raises(ModelError, match=r"say a logit, and the threshold of kvzap .*; train some with winnow train"):
+        llm.prepare("kvzap")
     with pytest.raises(PlanError, match="recent=128 must be below budget=128"):
         KVzap(budget=128)
     with pytest.raises(PlanError, match="kvzap keeps different numbers; use one of the two"):

@@ -47,8 +47,8 @@ class ModelServices:
     def surprisal(self, ids: list[int]) -> list[float]:
         return [value for piece in surprisals(self.decoder, ids, self.chunk) for value in piece.tolist()]
 
-    def retaining_heads(self, source: str | None) -> RetainingHeads:
-        return self.decoder.heads(source)
+    def retaining_heads(self, source: str | None, policy: str) -> RetainingHeads:
+        return self.decoder.heads(source, policy)
 
     def head_patterns(self, source: str) -> list[list[Pattern]]:
         return self.decoder.patterns(source)

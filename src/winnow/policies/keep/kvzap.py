@@ -25,8 +25,7 @@ class KVzap(KeepPolicy):
     different numbers, and what is gone takes no memory.
 
     threshold: the lowest score that stays. Heads made by `winnow train kvzap` say the logarithm of what KVzip would
-        score a unit: of the greatest share of attention that it gets when the prompt is repeated. Those that `locret`
-        is given say a logit.
+        score a unit: of the greatest share of attention that it gets when the prompt is repeated. Others are refused.
     recent: newest units that stay whatever their score.
     chunk: prompt tokens from one eviction to the next; None: a single one, at the end of the prompt, as in kvpress.
     budget: the most units per KV head that a layer keeps, as the mean over its heads: of more, the best stay. It is
@@ -75,8 +74,8 @@ class KVzap(KeepPolicy):
         return Score("kv", heads=self.scorer)
 
     def scorer(self, services: Services) -> UnitScorer:
-        """The retaining heads. Raises ModelError where the model has none."""
-        return services.retaining_heads(self.heads)
+        """The retaining heads. Raises ModelError where the model has none, or others."""
+        return services.retaining_heads(self.heads, self.name)
 
     def prepare(self, services: Services, ids: list[int] | None) -> None:
         self.scorer(services)
