@@ -33,6 +33,7 @@ EQUAL = (
     "keydiff(budget={budget})",
     "lagkv(budget={budget}, lag=64)",
     "expected_attention(budget={budget})",
+    "kvzip(budget={budget})",
     "streaming(sink=4, recent={recent})",
     "slowfast(budget={budget}, recent=100, interval=4, min_gap=4, memory=0.5)",
     "slowfast(budget={budget}, recent=100)",

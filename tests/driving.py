@@ -17,6 +17,7 @@ def advance(decoder, batch, *, decode):
     phases = [decode] * len(batch) if isinstance(decode, bool) else decode
     hidden = [[torch.empty(0, decoder.shape.hidden, dtype=decoder.dtype, device=decoder.device)] for _ in batch]
     rest = [getattr(state, "waiting", []) + tokens for state, tokens in batch]
+    _repeat(decoder, batch)
     while going := [index for index, (state, _) in enumerate(batch) if _due(state, rest[index], phases[index])]:
         pieces = []
         for index in going:
@@ -27,9 +28,17 @@ def advance(decoder, batch, *, decode):
         rows = finish(decoder, walk(decoder, pieces, [phases[index] for index in going]))
         for index, each in zip(going, rows, strict=True):
             hidden[index].append(each)
+        _repeat(decoder, batch)
     for (state, _), tokens in zip(batch, rest, strict=True):
         state.waiting = tokens
     return [torch.cat(each) for each in hidden]
+
+
+def _repeat(decoder, batch):
+    """Feed what prompts are read by once more, where that is due."""
+    for state, _ in batch:
+        while state.repeating:
+            finish(decoder, walk(decoder, [(state, list(state.repeating[: state.chunk]))], [False]))
 
 
 def _due(state, tokens, decode):

@@ -22,7 +22,7 @@ LENGTH_MATTERS = "dynamic", "longrope"  # rope types whose frequencies depend on
 
 def random_heads(llm, width=16, seed=1):
     """Untrained heads for the model of an LLM."""
-    return RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width), seed)
+    return RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width, "repeat"), seed)
 
 
 def small_llm(name="llama", **options):

@@ -43,6 +43,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "presses.md"
             "BlockPress(KeyRerotationPress(KnormPress(0.5)))",
             "knorm(budget=500, chunk=128, local=0, positions='compact')",
         ),
+        ("KVzipPress(0.75, n_sink=2)", "kvzip(budget=250, chunk=2048, sink=2, local=1)"),
         ("KnormPress", "full"),
         ("SnapKVPress()", "full"),
         ("BlockPress(KnormPress(0))", "full"),

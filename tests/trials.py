@@ -34,6 +34,8 @@ COMBINED = (
     "lazyllm(layers=[1, 2], keep=0.5) + xattention(threshold=0.5, stride=2, block=4)",
     "snapkv(budget=9, chunk=6, window=4, kernel=3, local=4, by_layer='pyramid', by_head='adaptive')",
     "locret(budget=9, chunk=6, local=4, decode_chunk=5, by_head='adaptive')",
+    "kvzap(threshold=0.0, recent=2, chunk=7, budget=9, decode_chunk=4)",
+    "random_drop(keep=0.7) + kvzip(budget=7, chunk=5, sink=1, local=3, asks=[9])",
     "locret(budget=20, chunk=6, local=4) + quantized(bits=4, group=16, residual=0, pre_rope=True)",
 )
 
@@ -52,7 +54,7 @@ def tolerance(plan):
 def small_llm(name, device="cpu", dtype=torch.float32):
     """With random retaining heads, for the policies that need some. Tests share it, and put back what they change."""
     llm = LLM(small_model(name, device, dtype), prefill_chunk=10)
-    config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8)
+    config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8, target="repeat")
     llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
     return llm
 

@@ -18,7 +18,6 @@ from winnow.policies.compute.base import ComputePolicy, Deep
 from winnow.policies.compute.full import Full
 from winnow.policies.compute.gates import Gates
 from winnow.policies.keep.base import KeepPolicy
-from winnow.policies.keep.budgeted import Budgeted
 from winnow.policies.keep.everything import Everything
 from winnow.policies.prefill.base import PrefillPolicy
 from winnow.policies.prefill.causal import Causal
@@ -170,7 +169,10 @@ class Plan:
     def room(self, shape: ModelShape, new: int) -> int | None:
         """The most tokens of a prompt that leave positions for `new` tokens; None: there is no limit."""
         used = self.rope_positions(shape, FAR, new)
-        return None if used is not None and used <= shape.max_positions else shape.max_positions + 1 - new
+        if used is not None and used <= shape.max_positions:
+            return None
+        most = shape.max_positions + 1 - new
+        return min(most, shape.max_positions - self.keep.repeated(most))
 
     def rope_positions(self, shape: ModelShape, prompt: int, new: int) -> int | None:
         """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None.
@@ -197,14 +199,16 @@ class Plan:
         pattern = self.keep.pattern(layer)
         if pattern.held:
             return self.keep.bound(prompt, new, layer)
-        # A token that is revived may need units that have left its window.
-        return pattern.bound(chunk, None if gates.revives else layer.window)
+        # A token that is revived may need units that have left its window. What is read once more leaves none.
+        return pattern.bound(max(chunk, self.keep.repeated(prompt)), None if gates.revives else layer.window)
 
     def _validate_keep(self, gates: Gates) -> None:
         """Raise PlanError where the keep policy lacks something in layers that not all tokens reach."""
         keep, compute, reason = self.keep, self.compute, None
         source = None if keep.score is None else keep.score.source
-        if source == "logits":
+        if source == "repeats":
+            reason = f"{keep.name} reads a prompt once more in all layers, and under {compute.name} most of it stops"
+        elif source == "logits":
             reason = (
                 f"{keep.name} scores tokens by what comes out of the last layer, and under {compute.name} most stop"
             )
@@ -247,13 +251,12 @@ class Plan:
         if not self.keep.ragged:
             return
         same = "reads as many units of every KV head"
+        shares = any(field.name == "by_head" for field in dataclasses.fields(self.keep))
+        keeps = f"with by_head='adaptive' {self.keep.name}" if shares else self.keep.name
+        way = "by_head='uniform', or one of the two" if shares else "one of the two"
         for other, does in ((self.prefill, same), (self.read, same), (self.store, "holds as many")):
             if not other.identity:
-                alike = "by_head='uniform', or " if isinstance(self.keep, Budgeted) else ""
-                raise PlanError(
-                    f"{other.name} {does}, and {_spell(self.keep, ())} keeps different numbers; use {alike}one of the "
-                    "two"
-                )
+                raise PlanError(f"{other.name} {does}, and {keeps} keeps different numbers; use {way}")
 
     def _validate_read(self, gates: Gates) -> None:
         """Raise PlanError where the read policy cannot act under the others."""

@@ -68,6 +68,15 @@ PRESSES: dict[str, Press] = {
         {"n_future_positions": 512, "n_sink": 4, "use_covariance": True, "use_vnorm": True, "epsilon": 0.0},
         {"ahead": "n_future_positions", "sink": "n_sink"},
     ),
+    "KVzipPress": Press(
+        "kvzip",
+        {"layerwise": False, "n_sink": 4, "kvzip_plus_normalization": False, "chunk_size": 2048},
+        {"sink": "n_sink", "chunk": "chunk_size"},
+        {"local": 1},
+        note="KVzipPress does not score what a chat template puts before a message, and removes it but for the sinks; "
+        "here it is scored like the rest; the last token comes after the choice here, and the prompt is asked to be "
+        "repeated as a user's turn where it has one",
+    ),
     "AdaKVPress": Press(
         None,
         {"alpha_safeguard": 0.2},
@@ -106,12 +115,11 @@ WITHOUT: dict[str, str] = {
     "QFilterPress": "its scores need filters made of each model's queries beforehand",
     "ExpectedAttentionStatsPress": "its scores need statistics made of each model's queries beforehand; "
     "ExpectedAttentionPress takes those of the prompt",
-    "KVzipPress": "it reads the prompt a second time to score it",
     "KVgradPress": "it reads the prompt a second time, and its gradients, to score it",
     "RestoreKVPress": "it needs a trained adapter, and reads the prompt a second time",
-    "FastKVzipPress": "it needs trained gates; locret has trained heads of its own",
-    "KVzapPress": "it needs a trained model beside it; locret has trained heads of its own",
-    "DMSPress": "a threshold says how many units stay, and a budget is a count",
+    "FastKVzipPress": "it needs trained gates; kvzap has trained heads of its own",
+    "KVzapPress": "it needs a trained model beside it; kvzap has the rule that it is used with, and heads of its own",
+    "DMSPress": "it has a threshold for the scores of any press; kvzap has one for those of its heads",
     "KVComposePress": "no policy has its scores",
     "MergingPress": "it merges the units that it removes into others",
     "CAMPress": "it merges the values that it removes into others",

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, fields, replace
 class Stats:
     """The cost of one completion. Counts are exact; times are wall clock.
 
-    A row is one token entering one layer in one step; a unit is the key and value of one token in one layer and one KV
-    head. Rows and units_full equal closed formulas, and so do units_read and bytes where a plan says beforehand how
-    much it reads and holds.
+    A row is one token entering one layer in one step, of a prompt that is read twice (`kvzip`) each time; a unit is the
+    key and value of one token in one layer and one KV head. Rows and units_full equal closed formulas, and so do
+    units_read and bytes where a plan says beforehand how much it reads and holds.
 
     units_read is what the attention of decode steps reads, and the bounds that `quest` compares. Keys that are read
     once more to rank prompt tokens (`lazyllm`, `static_prune`, `fastkv`), to vote on units (`h2o`, `snapkv`,

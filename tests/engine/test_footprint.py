@@ -52,7 +52,8 @@ def test_what_is_held_is_what_admits_requests(name):
     ["full", "streaming(sink=2, recent=20)", "h2o(budget=20, chunk=16, local=4)",
      "h2o(budget=20, chunk=16, local=4, by_head='adaptive', by_layer='pyramid')", "lazyllm(layers=[1], keep=0.5)",
      "slowfast(budget=16, recent=8, sink=2, trigger='periodic')", "speed(cutoff=1)", "swiftkv(cutoff=1)",
-     "quantized(group=16, residual=16, chunk=16)", "random_drop(keep=0.5)"],
+     "quantized(group=16, residual=16, chunk=16)", "random_drop(keep=0.5)",
+     "kvzip(budget=12, chunk=32, local=4)", "kvzip(budget=12, chunk=32, local=4, asks=[9])"],
 )  # fmt: skip
 @pytest.mark.parametrize("prompt", [40, 300])
 def test_a_run_never_holds_more(talker, plan, prompt):

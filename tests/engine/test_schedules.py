@@ -37,7 +37,7 @@ def exact_llm(name: str, packed: bool) -> LLM:
     if packed:
         quantize_model(model)
     llm = LLM(model, prefill_chunk=10, deterministic=True)
-    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width=8), seed=1)
+    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, 8, "repeat"), seed=1)
     return llm
 
 

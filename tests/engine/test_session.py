@@ -29,7 +29,7 @@ each_plan = pytest.mark.parametrize("plan", PLANS)
 @pytest.fixture(scope="module")
 def llm():
     llm = LLM(small_model("llama"), prefill_chunk=10)
-    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width=8), seed=1)
+    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, 8, "repeat"), seed=1)
     return llm
 
 

@@ -33,7 +33,7 @@ def long_llm():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(models.SMALL, "max_position_embeddings", 2048)
         llm = LLM(models.small_model("llama"), prefill_chunk=300)
-    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width=8), seed=1)
+    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, 8, "repeat"), seed=1)
     return llm
 
 

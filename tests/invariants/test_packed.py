@@ -21,7 +21,7 @@ def both(family: str) -> tuple[LLM, LLM]:
     packed = LLM(small_model(family), weights="int4", prefill_chunk=10)
     dense = LLM(expanded(packed.model, small_model(family)), prefill_chunk=10)
     assert is_packed(packed.model)
-    config = HeadsConfig.of(dense.model, dense.decoder.shape, width=8)
+    config = HeadsConfig.of(dense.model, dense.decoder.shape, 8, "repeat")
     for llm in (packed, dense):
         llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
     return packed, dense

@@ -48,6 +48,8 @@ MORE = {
     "snapkv": [{"kernel": 1}],
     "speed": [{"anchors": "first:3"}, {"anchors": "all"}, {"anchors": "none", "self_only": True}],
     "prompt_compression": [{"keep": 1.0}],
+    "kvzip": [{"asks": (5,)}],
+    "kvzap": [{"chunk": None, "decode_chunk": 4}],
 }
 # Values of strings, and of what may be None; others are counted up and down from the value that is there.
 VALUES = {
@@ -84,6 +86,7 @@ VALUES = {
     "gamma": [0.1, 0.8],
     "tau": [0.0, 0.02, 0.05, 1.0],
     "layer": [1, 3],
+    "asks": [(9,), (40, 41, 42, 43)],
 }
 
 
@@ -96,7 +99,8 @@ def llm():
     config.vocab_size = 259
     config.head_dim = 32
     llm = LLM(AutoModelForCausalLM.from_config(config).eval(), tokenizer=byte_tokenizer(), prefill_chunk=7)
-    llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width=8), seed=1)
+    config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8, target="repeat")
+    llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
     return llm
 
 

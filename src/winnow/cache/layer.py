@@ -249,6 +249,12 @@ class LayerCache:
         self._next = None
         self.gapless = self.gapless and not self.length
 
+    def take_back(self, count: int) -> None:
+        """Drop the `count` units appended last, at whose positions others will come; their memory stays filled."""
+        self.stop -= count
+        self.appended -= count
+        self._next = None
+
     def retain(self, index: Tensor | Sequence[Tensor], room: int = 0) -> None:
         """Keep only the live units at `index`, ascending: [units], or [kv_heads, units] if heads differ, or [units] for
         each KV head if they differ in how many.
@@ -328,6 +334,12 @@ class LayerCache:
             return
         scores[:, : self.head] += votes[:, : self.head]
         scores[:, self.start : self.stop] += votes[:, self.head :]
+
+    def raise_scores(self, votes: Tensor, first: int) -> None:
+        """Raise the scores of the live units from number `first` on to `votes`, [kv_heads, units], where these are
+        higher; of units that lie one behind another."""
+        scores = self._of_units()[:, self.start + first : self.start + first + votes.shape[1]]
+        torch.maximum(scores, votes, out=scores)
 
     def set_scores(self, scores: Tensor) -> None:
         """Set the scores of the units appended last: [units], the same in all heads, or [kv_heads, units]."""

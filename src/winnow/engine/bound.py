@@ -80,7 +80,7 @@ def most_units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int,
         if layer in gates.fills and gates.fills[layer].holder != layer:
             most.append(0)
             continue
-        count = (prompt if returns else min(prompt, from_prompt[layer])) + new
+        count = (prompt if returns else min(prompt, from_prompt[layer])) + max(new, plan.keep.repeated(prompt))
         if layer in gates.self_only:
             count += min(chunk, prompt + new)  # rows of a step, until it ends
         limit = plan.bound(gates, prompt, new, chunk, context)

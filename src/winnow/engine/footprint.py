@@ -22,6 +22,7 @@ from winnow.runtime.view import VOTING_ROWS
 
 FLOAT = 4  # bytes of a float32
 POSITION = 8
+CHOICE = 40  # bytes of each unit among which one choice is made: scores, twice, and sorted with their places; counts
 KEPT = 2  # malloc holds on to what activations have left: resident memory rises by 1.9 times what is in use at once
 
 
@@ -119,13 +120,15 @@ class Footprints:
         source = None if score is None else score.source
         told = source == "logits" or not self.plan.prompt.identity  # a prompt is shortened before it is computed
         rows = max(int(self.plan.gates(shape).ranks or not self.plan.read.identity), self.plan.prefill.looks)
-        if source == "attention":
+        if source in ("attention", "repeats"):
             rows = max(rows, VOTING_ROWS)
         weights = 4 * FLOAT * rows * shape.q_heads * self._longest(prompt)
         # All units of a layer as floats, and as much again of what is made of them.
         copies = 4 if source == "units" else 2 * (rows > 0)
         keys = copies * FLOAT * shape.kv_heads * shape.head_dim * self._longest(prompt)
-        return weights + keys + self._projected(prompt) + told * LOGIT_ROWS * self._logits
+        # Scores of all units at once, and what is made of them to choose.
+        choice = CHOICE * sum(self._most(prompt)) * shape.kv_heads if source == "repeats" else 0
+        return weights + keys + choice + self._projected(prompt) + told * LOGIT_ROWS * self._logits
 
     def _projected(self, prompt: int) -> int:
         """Of what units add to a layer's output: its projection, and what it makes of some units; twice."""
@@ -141,7 +144,7 @@ class Footprints:
         if not keep.ragged:
             return max(self._most(prompt))
         each = (keep.longest(prompt, self.new - 1, layer, shape.kv_heads) for layer in shape.contexts)
-        return min(max(units or 0 for units in each), prompt + self.new - 1)
+        return min(max(units or 0 for units in each), prompt + max(self.new - 1, keep.repeated(prompt)))
 
     def _most(self, prompt: int) -> list[int]:
         return most_units(self.plan, self.shape, prompt, self.new - 1, self.chunk, self.deep(prompt))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,12 +46,16 @@ class Job:
         """A step that was feeding it has raised; its state is of no more use."""
         self.prompt, self.token, self._walk, self.error = [], None, None, error
 
-    def _piece(self, rows: int) -> list[int]:
-        """The next tokens of the prompt, at most `rows` where what they read is not chosen for more of them at once."""
+    def _piece(self, rows: int) -> "Piece":
+        """The next tokens of the prompt, at most `rows` where what they read is not chosen for more of them at once; or
+        of what is read of it once more."""
+        if again := self.state.repeating:
+            return Piece(self, list(again[:rows]))
         left, done = len(self.prompt), self.state.position
         if self.mark is not None and self.mark > done:
             left = min(left, self.mark - done)
-        return self.prompt[: self.state.piece(rows, left)]
+        count = self.state.piece(rows, left)
+        return Piece(self, self.prompt[:count], count)
 
     def _gathers(self, tokens: int) -> int:
         """The most rows that go through a layer together if so many tokens of the prompt are fed."""
@@ -58,15 +63,24 @@ class Job:
         return self.state.prompt if ends and self.state.gates.gathers < self.state.shape.layers else tokens
 
 
-Piece = tuple[Job, list[int]]  # what a job is fed in a step
+class Piece(NamedTuple):
+    """What a job is fed in a step. of_prompt: how many of the tokens are the next of its prompt."""
+
+    job: Job
+    tokens: list[int]
+    of_prompt: int = 0
+
+
 Last = list[tuple[Job, Tensor]]  # jobs whose logits are due, each with its last row, [1, hidden]
 
 
 @dataclass
 class _Walk:
-    """A pass of one sequence through the layers that takes several steps: all its rows go on at once somewhere."""
+    """A pass of one sequence through the layers that takes several steps: all its rows go on at once somewhere.
 
-    tokens: int
+    of_prompt: as in `Piece`."""
+
+    of_prompt: int
     steps: Generator[int, None, list[Tensor]]
 
 
@@ -88,7 +102,7 @@ def _step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
         if job.token is not None:
             with _ending(job):
                 job.state.make_room()
-    together: list[Piece] = [(job, [job.token]) for job in jobs if job.token is not None]
+    together = [Piece(job, [job.token]) for job in jobs if job.token is not None]
     room = left = max(1, rows - len(together))
     decodes, ended = len(together), []
     for job in jobs:
@@ -97,11 +111,12 @@ def _step(decoder: Decoder, jobs: Sequence[Job], rows: int) -> int:
         if job._walk is None:
             # Where rounding must not depend on company, neither may the chunks: larger ones go on over several steps.
             piece = job._piece(job.state.chunk if decoder.deterministic else left)
-            if job._gathers(len(piece)) <= left:
-                together.append((job, piece))
-                left -= len(piece)
+            tokens = piece.tokens
+            if job._gathers(len(tokens)) <= left:
+                together.append(piece)
+                left -= len(tokens)
                 continue
-            job._walk = _Walk(len(piece), walk(decoder, [(job.state, piece)], [False]))
+            job._walk = _Walk(piece.of_prompt, walk(decoder, [(job.state, tokens)], [False]))
         done, last = _go_on(decoder, job, left)
         left -= done
         ended += last
@@ -127,10 +142,9 @@ def _passes(decoder: Decoder, pieces: list[Piece], decodes: int) -> list[tuple[l
     # along that are taken by it, too.
     along, others, rows = pieces[:decodes], list[Piece](), decodes
     for piece in pieces[decodes:]:
-        job, tokens = piece
-        goes = job.state.plain and rows + len(tokens) <= most
+        goes = piece.job.state.plain and rows + len(piece.tokens) <= most
         (along if goes else others).append(piece)
-        rows += len(tokens) if goes else 0
+        rows += len(piece.tokens) if goes else 0
     return [(along, decodes), (others, 0)]
 
 
@@ -166,16 +180,16 @@ def _feed(decoder: Decoder, pieces: list[Piece], decodes: int) -> Last:
     """One pass of all pieces, the first `decodes` of which are decode rows."""
     if not pieces:
         return []
-    batch = [(job.state, tokens) for job, tokens in pieces]
-    with _ending(*(job for job, _ in pieces)):
+    batch = [(piece.job.state, piece.tokens) for piece in pieces]
+    with _ending(*(piece.job for piece in pieces)):
         hidden = finish(decoder, walk(decoder, batch, [index < decodes for index in range(len(batch))]))
         ended: Last = []
-        for index, ((job, tokens), rows) in enumerate(zip(pieces, hidden, strict=True)):
+        for index, ((job, _, of_prompt), rows) in enumerate(zip(pieces, hidden, strict=True)):
             if index < decodes:
                 job.token = None
                 ended.append((job, rows[-1:]))
             else:
-                ended += _passed(job, len(tokens), rows)
+                ended += _passed(job, of_prompt, rows)
         return ended
     return []
 
@@ -187,7 +201,7 @@ def _go_on(decoder: Decoder, job: Job, rows: int) -> tuple[int, Last]:
     Returns how many it was, and the job if that was the end of its prompt.
     """
     assert job._walk is not None
-    tokens, steps = job._walk.tokens, job._walk.steps
+    tokens, steps = job._walk.of_prompt, job._walk.steps
     layers, done = decoder.shape.layers, 0
     ended: Last = []
     with _ending(job), decoder.driving():
@@ -201,7 +215,9 @@ def _go_on(decoder: Decoder, job: Job, rows: int) -> tuple[int, Last]:
 
 
 def _passed(job: Job, tokens: int, rows: Tensor) -> Last:
-    """So many tokens of a prompt have gone through the layers."""
+    """So many tokens of a prompt have gone through the layers; none where some were read once more."""
+    if not tokens:
+        return []
     job.prompt = job.prompt[tokens:]
     job.progress(tokens)
     job.passed(rows)

@@ -48,8 +48,8 @@ class ModelServices:
     def surprisal(self, ids: list[int]) -> list[float]:
         return [value for piece in surprisals(self.decoder, ids, self.chunk) for value in piece.tolist()]
 
-    def retaining_heads(self, source: str | None) -> RetainingHeads:
-        return self.decoder.heads(source)
+    def retaining_heads(self, source: str | None, policy: str) -> RetainingHeads:
+        return self.decoder.heads(source, policy)
 
     def head_patterns(self, source: str) -> list[list[Pattern]]:
         return self.decoder.patterns(source)
@@ -93,6 +93,8 @@ def admit(
         state.scorer = state.score.heads(services)
     state.reader = plan.read.reader(decoder.shape, services, len(kept))
     state.chooser = plan.prefill.chooser(services)
+    if any(pattern.held for pattern in state.patterns):
+        state.repeats = plan.keep.repeats(kept, services)
     if state.gates.fills or state.deep.anchors:
         decoder.refresh()
     if prefix is None:

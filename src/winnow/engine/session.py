@@ -258,7 +258,7 @@ def _fill(decoder: Decoder, state: State, keys: Tensor, values: Tensor) -> None:
     held = state.plan.compute.layer_tokens(shape, length, state.deep).units
     known = {len(each): each for each in (state.deep.positions, state.deep.anchors)}
     noted = None if state.surprise is None else torch.zeros(length, device=device)
-    state.position = length
+    state.position, state.repeats = length, ()
     for layer, cache in enumerate(state.caches):
         if state.holder(layer) != layer:
             continue

@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from winnow.errors import InputError
 from winnow.learn.directory import check_fresh, check_resumed
 from winnow.learn.heads_files import record_of, save_heads
 from winnow.learn.heads_learner import HeadsLearner
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.journal import Journal, load_checkpoint
 from winnow.learn.labels import Labelled, Sample, label
+from winnow.learn.repeats import LEAST as REPEATED
+from winnow.learn.repeats import label_repeated
 from winnow.learn.run import Figures, Run
-from winnow.learn.samples import read_samples
+from winnow.learn.samples import LEAST, read_samples
 from winnow.learn.saving import write_metadata
-from winnow.runtime.heads import HeadsConfig, RetainingHeads
+from winnow.runtime.heads import HeadsConfig, RetainingHeads, Target
 from winnow.runtime.llm import LLM
 
 SHOWN = ("loss", "overlap")
@@ -49,35 +52,46 @@ def train_heads(
     out: Path,
     recipe: HeadsRecipe | None = None,
     *,
+    target: Target = "logit",
     validation: Path | None = None,
     resume: bool = False,
     progress: Callable[[HeadsProgress], None] = lambda progress: None,
 ) -> HeadsReport:
-    """Train retaining heads for a model; see `read_conversations` for the data, and `label` for what is learnt.
+    """Train retaining heads for a model; see `read_conversations` for the data, and `label` and `label_repeated` for
+    what is learnt.
 
     The prompt of a sample is everything before its first answer, that answer's header included; the rest of the
-    conversation, later questions too, says which of the prompt's tokens matter.
+    conversation, later questions too, says which of the prompt's tokens matter. Of a text that is repeated each
+    token is learnt.
 
     Args:
         llm: the model, which stays as it is, and its tokenizer; `prefill_chunk` tokens are computed at a time.
         out: a new or empty directory: gets the heads, in the model's dtype, their config, a model card, `winnow.json`,
             `log.jsonl` and, while the run lasts, a checkpoint.
         recipe: None: the defaults.
+        target: what they learn to say of a unit.
         validation: more data, which nothing is learnt from: its loss goes into the log and into the result.
         resume: go on from the last checkpoint in `out`, with the same data and recipe.
         progress: called after every step.
     Raises:
-        InputError: the data, the recipe or the output directory cannot be used, or the loss is no number any more.
+        InputError: the data, the recipe or the output directory cannot be used, or the loss is no number any more; or
+            a layer has a sliding window, and a text is to be repeated.
     Source:
         Huang et al., Locret, arXiv:2410.01805, section 3.2; the loss, the clipping by value and the schedule are those
         of the authors' code.
     """
     recipe = recipe or HeadsRecipe()
+    least = LEAST if target == "logit" else REPEATED
+    if target == "repeat" and any(llm.decoder.shape.windows):
+        raise InputError(
+            "a layer of this model has a sliding window, outside of which nothing is repeated; use heads that learn "
+            "logits: winnow train locret"
+        )
     if not resume:
         check_fresh(out)
-    samples = read_samples(llm, data)
-    held_out = None if validation is None else read_samples(llm, validation)
-    config = HeadsConfig.of(llm.model, llm.decoder.shape, recipe.width)
+    samples = read_samples(llm, data, least)
+    held_out = None if validation is None else read_samples(llm, validation, least)
+    config = HeadsConfig.of(llm.model, llm.decoder.shape, recipe.width, target)
     about = samples.about if held_out is None else {**samples.about, "validation": held_out.about}
     record = record_of(config, recipe, about)
     checkpoint = check_resumed(out, record) if resume else None
@@ -87,6 +101,8 @@ def train_heads(
     write_metadata(out, record)
 
     def labelled(sample: Sample) -> Labelled:
+        if target == "repeat":
+            return label_repeated(llm, sample.ids, length=recipe.length)
         return label(llm.decoder, sample, length=recipe.length, chunk=llm.prefill_chunk)
 
     def learn(step: int, sample: Sample) -> Figures:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -10,16 +10,42 @@ from winnow.learn.directory import remove_checkpoints
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.saving import metadata, write_metadata
 from winnow.plan import Plan
+from winnow.policies.keep.base import KeepPolicy
+from winnow.policies.keep.kvzap import KVzap
 from winnow.policies.keep.locret import Locret
-from winnow.runtime.heads import HeadsConfig, RetainingHeads
+from winnow.runtime.heads import HeadsConfig, RetainingHeads, Target
 
 LIBRARIES = ("torch", "transformers")
+
+
+class Use(NamedTuple):
+    """What heads are for. keep: the policy that they were made for; plan: one of it; say: what they say of a token."""
+
+    keep: KeepPolicy
+    plan: str
+    say: str
+
+
+USES: dict[Target, Use] = {
+    "logit": Use(
+        Locret(),
+        "locret(budget=1024)",
+        "how much later ones will attend to it, so that a cache of fixed size\n"
+        "can keep what matters (Locret, arXiv:2410.01805)",
+    ),
+    "repeat": Use(
+        KVzap(),
+        "kvzap(threshold=-6)",
+        "how much the model would need it to repeat the text, so that a cache\n"
+        "can keep what matters (KVzap, arXiv:2601.07891)",
+    ),
+}
 
 
 def record_of(config: HeadsConfig, recipe: HeadsRecipe, data: dict[str, Any]) -> dict[str, Any]:
     """The record in `winnow.json`, without a result: the run goes on."""
     base = {"name": config.base, "fingerprint": config.fingerprint}
-    return metadata(Plan(keep=Locret()), config.layers, base, recipe, data, libraries=LIBRARIES)
+    return metadata(Plan(keep=USES[config.target].keep), config.layers, base, recipe, data, libraries=LIBRARIES)
 
 
 def save_heads(out: Path, heads: RetainingHeads, record: dict[str, Any], dtype: torch.dtype) -> None:
@@ -34,7 +60,7 @@ def save_heads(out: Path, heads: RetainingHeads, record: dict[str, Any], dtype: 
 
 def model_card(config: HeadsConfig, record: dict[str, Any]) -> str:
     """A Hugging Face model card: what it is, how to use it, how it was made."""
-    data, result = record["data"], record["result"]
+    data, result, use = record["data"], record["result"], USES[config.target]
     held_out = result["held_out"]
     rows: dict[str, Any] = {
         "shape": f"{config.layers} layers, {config.inputs} -> {config.width} -> {config.kv_heads}, {config.activation}",
@@ -51,19 +77,19 @@ def model_card(config: HeadsConfig, record: dict[str, Any]) -> str:
 base_model: {config.base}
 tags:
 - winnow
-- locret
+- {use.keep.name}
 ---
 
 # Retaining heads for {config.base}
 
-Small networks, one per layer, that say of every token how much later ones will attend to it, so that a cache of fixed
-size can keep what matters (Locret, arXiv:2410.01805). They fit this base model alone and are refused for others.
+Small networks, one per layer, that say of every token {use.say}. They fit
+this base model alone and are refused for others.
 
 ```python
 from winnow import LLM
 
 llm = LLM("{config.base}", heads="DIRECTORY")
-print(llm.generate("...", plan="locret(budget=1024)")[0].text)
+print(llm.generate("...", plan="{use.plan}")[0].text)
 ```
 
 | | |

@@ -23,10 +23,11 @@ class Samples:
     about: dict[str, Any]
 
 
-def read_samples(llm: LLM, data: Path) -> Samples:
+def read_samples(llm: LLM, data: Path, least: int = LEAST) -> Samples:
     """The conversations of a file as samples. Those longer than the model's positions or without a prompt are left out.
 
-    Raises InputError, see `read_conversations`; also where none is left, or a token is not one of the model's.
+    least: tokens of a prompt. Raises InputError, see `read_conversations`; also where none is left, or a token is not
+    one of the model's.
     """
     if llm.tokenizer is None:
         raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")
@@ -35,9 +36,9 @@ def read_samples(llm: LLM, data: Path) -> Samples:
     for each in read.items:
         if (largest := max(each.ids)) >= shape.vocab:
             raise InputError(f"{each.where}: token {largest}, and the model has {shape.vocab}; use its own tokenizer")
-    items = [_sample(each) for each in read.items if each.turns[0].answer >= LEAST]
+    items = [_sample(each) for each in read.items if each.turns[0].answer >= least]
     if not items:
-        raise InputError(f"{data}: no prompt has {LEAST} tokens; the prompt is what is learnt, so write longer ones")
+        raise InputError(f"{data}: no prompt has {least} tokens; the prompt is what is learnt, so write longer ones")
     about = {
         "file": data.name,
         "samples": len(items),

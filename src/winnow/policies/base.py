@@ -160,8 +160,9 @@ class Services(Protocol):
     def surprisal(self, ids: list[int]) -> list[float]:
         """-ln P(token | the tokens before it) for every token but the first."""
 
-    def retaining_heads(self, source: str | None) -> "UnitScorer":
-        """Locret's heads for the model: in a directory, or the model's own. Raises ModelError where there are none."""
+    def retaining_heads(self, source: str | None, policy: str) -> "UnitScorer":
+        """Heads that say what a policy of this name keeps units by: in a directory, or the model's own. Raises
+        ModelError where there are none, or others."""
 
     def head_patterns(self, source: str) -> "list[list[Pattern]]":
         """Of every layer and query head what it reads of a prompt (`minference`), from a directory. Raises ModelError

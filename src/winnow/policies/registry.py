@@ -14,6 +14,8 @@ from winnow.policies.keep.expected_attention import ExpectedAttention
 from winnow.policies.keep.h2o import H2O
 from winnow.policies.keep.keydiff import KeyDiff
 from winnow.policies.keep.knorm import Knorm
+from winnow.policies.keep.kvzap import KVzap
+from winnow.policies.keep.kvzip import KVzip
 from winnow.policies.keep.lagkv import LagKV
 from winnow.policies.keep.locret import Locret, RandomHeads
 from winnow.policies.keep.scissorhands import Scissorhands
@@ -63,6 +65,8 @@ _POLICIES: tuple[type[Policy], ...] = (
     KeyDiff,
     LagKV,
     ExpectedAttention,
+    KVzip,
+    KVzap,
     Causal,
     MInference,
     XAttention,

@@ -16,6 +16,7 @@ from winnow.errors import UnsupportedModelError
 from winnow.kernels.attend import attend
 from winnow.kernels.merge import merge
 from winnow.kernels.sparse import attend_cells
+from winnow.policies.keep.base import Repeat
 from winnow.policies.prefill.base import Piece
 from winnow.policies.read.base import Copies, Observed, Pages, Row
 from winnow.runtime.decoder import Decoder
@@ -102,8 +103,8 @@ class Block:
     def _append(self, part: Segment, cache: LayerCache, rows: Projected) -> None:
         """Bring the units of a part into the cache, with their scores."""
         sequence = part.sequence
-        if sequence.observer is not None:
-            sequence.observer.projected(self.layer, part, *rows.rows(part), rows.scale)
+        if (watcher := sequence.watcher) is not None:
+            watcher.projected(self.layer, part, *rows.rows(part), rows.scale)
         ahead = sequence.evictions_ahead(self.layer)
         if not cache.rotated and not ahead:
             settle(self.decoder, sequence, self.layer)
@@ -230,8 +231,23 @@ class Block:
         if score is not None and first is not None and (abstain := part.before(first)) < part.rows:
             for block in weights_of(queries, views, part, rows, from_row=abstain):
                 sequence.caches[self.layer].add_scores(score.votes(block))
-        if sequence.observer is not None:
-            sequence.observer.attended(Attended(self.layer, part, views, whole.signals, weights))
+        if held and (repeat := sequence.repeat) is not None:
+            self._score_repeat(repeat, part, rows, queries, views)
+        if (watcher := sequence.watcher) is not None:
+            watcher.attended(Attended(self.layer, part, views, whole.signals, weights))
+
+    def _score_repeat(
+        self, repeat: Repeat, part: Segment, rows: Projected, queries: list[Tensor], views: list[View]
+    ) -> None:
+        """Score the units of a chunk by the attention of rows that repeat it to them, the first ones and themselves."""
+        [view], score, cache = views, part.sequence.score, part.sequence.caches[self.layer]
+        assert score is not None
+        before, end = min(score.sinks, repeat.first), part.sequence.repeats[-1].stop
+        told = [range(before), range(repeat.first, repeat.stop), range(end, view.units)]
+        seen = view.at(torch.tensor([unit for units in told for unit in units], device=part.positions.device))
+        for block in weights_of(queries, [seen], part, rows, from_row=0):
+            of_chunk = block[..., before : before + repeat.stop - repeat.first]
+            cache.raise_scores(score.votes(of_chunk), repeat.first)
 
     def _rotate_rows(self) -> None:
         """cos and sin of every row, from its own sequence's frequencies."""

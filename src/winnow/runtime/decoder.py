@@ -96,10 +96,11 @@ class Decoder:
         self.refresh()
         return self.derived.setdefault("weights", object())
 
-    def heads(self, source: str | None) -> RetainingHeads:
+    def heads(self, source: str | None, policy: str = "locret") -> RetainingHeads:
         """Retaining heads of the model, loaded once: of a directory, or None: the default ones, or bundled ones.
 
-        Raises ModelError where there are none, or where they are another model's.
+        policy: which keeps units by them. Raises ModelError where there are none, or where they are another model's or
+        do not say what the policy goes by: `locret` only ranks, and takes all.
         """
         self.refresh()
         known = self.derived.setdefault("heads", {})
@@ -108,11 +109,17 @@ class Decoder:
             if found is None:
                 raise ModelError(
                     f"there are no retaining heads for {base_name(self.model)} with these weights, adapters included; "
-                    f"train some with winnow train locret and name their directory: locret(heads='DIR')"
+                    f"train some with winnow train {policy} and name their directory: {policy}(heads='DIR')"
                     f"{dtype_hint(self.model)}"
                 )
             known[source] = load_heads(found, self.model)
         heads: RetainingHeads = known[source]
+        if policy == "kvzap" and heads.config.target != "repeat":
+            raise ModelError(
+                f"the retaining heads of {heads.config.base} say a {heads.config.target}, and the threshold of kvzap "
+                "is one of what a repetition needs; train some with winnow train kvzap and name their directory: "
+                "kvzap(heads='DIR')"
+            )
         return heads
 
     def patterns(self, source: str) -> list[list[Pattern]]:

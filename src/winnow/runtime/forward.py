@@ -18,7 +18,8 @@ def walk(
     """One pass of some sequences through the layers, each fed its next tokens, that can be halted between two layers.
 
     batch: (state, token ids), each state once, none across a boundary at which its caches are compressed; one row for a
-    decode step, more for a chunk of a prompt. phases: whether the rows of each are decode-phase.
+    decode step, more for a chunk of a prompt or of what is read of it once more (`Sequence.repeating`). phases: whether
+    the rows of each are decode-phase.
     Yields how many rows have just gone through a layer. Returns for each the hidden states [rows, hidden] of the rows
     that reached the end of the last layer, the last token's last; none where the compute policy waits for the rest of
     the prompt. The states are one step further then, and of no use if the walk is not finished.
@@ -39,7 +40,8 @@ def walk(
         start = stop
     hidden = yield from Step(decoder, segments).walk(ids)
     for (state, tokens), phase, rows in zip(batch, phases, hidden, strict=True):
-        _count_full(decoder, state, len(tokens), phase)
+        if state.repeat is None:
+            _count_full(decoder, state, len(tokens), phase)
         state.advance(decoder, tokens, rows)
         if phase:
             fast = state.read_less if state.reader.slow is None else not state.reader.slow

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -27,12 +27,16 @@ from winnow.runtime.loading import asset
 
 WEIGHTS, CONFIG = "retaining_heads.safetensors", "config.json"
 BUNDLED = ("needle-heads", "needle-speed-2-heads")
+# What heads learn to say of a unit: the greatest logit that a later query gives it (Locret), or the logarithm of its
+# score when the text is repeated (KVzip).
+Target = Literal["logit", "repeat"]
 INIT = 0.02  # the standard deviation of new weights: transformers' initializer_range, as in the authors' code
 
 
 @dataclass(frozen=True)
 class HeadsConfig:
     """What retaining heads are for. base, fingerprint: of the model that they were trained on; width: of W1's output.
+    target: what they learn to say.
 
     recipe, data, result: how they were made, for people.
     """
@@ -45,6 +49,7 @@ class HeadsConfig:
     head_dim: int
     width: int
     activation: str
+    target: Target = "logit"
     recipe: dict[str, Any] = dataclasses.field(default_factory=dict)
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
     result: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -55,7 +60,7 @@ class HeadsConfig:
         return (self.q_heads + 2 * self.kv_heads) * self.head_dim
 
     @classmethod
-    def of(cls, model: PreTrainedModel, shape: ModelShape, width: int) -> "HeadsConfig":
+    def of(cls, model: PreTrainedModel, shape: ModelShape, width: int, target: Target = "logit") -> "HeadsConfig":
         """For a model as it is now; the activation is that of its MLPs."""
         config: Any = model.config
         activation = getattr(config, "hidden_act", None) or config.hidden_activation
@@ -68,6 +73,7 @@ class HeadsConfig:
             head_dim=shape.head_dim,
             width=width,
             activation=activation,
+            target=target,
         )
 
 
@@ -156,6 +162,8 @@ def read_config(directory: str | Path) -> HeadsConfig:
         counts = (found.layers, found.q_heads, found.kv_heads, found.head_dim, found.width)
         if found.activation not in ACT2FN or not all(isinstance(count, int) and count > 0 for count in counts):
             raise ValueError("a count or the activation is wrong")
+        if found.target not in get_args(Target):
+            raise ValueError(f"target={found.target!r} is none of {', '.join(get_args(Target))}")
     except (ModelError, ValueError, TypeError) as error:
         raise ModelError(f"{path} is damaged ({error}); train the heads again") from error
     return found

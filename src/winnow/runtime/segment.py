@@ -55,10 +55,12 @@ class Segment:
 
     @property
     def plain(self) -> bool:
-        """Whether a row sees all that was there before and, of the rows, itself and those ahead of it: one of a decode
-        step what its reader selects of that."""
+        """Whether a row sees all that was there before and, of the rows, itself and those ahead of it, and nobody is
+        told how: one of a decode step what its reader selects of that."""
         if self.decode and self.rows == 1:
             return self.whole
+        if self.sequence.repeat is not None:
+            return False
         ascends = self.sequence.gates.relaxed if self.decode else self.consecutive
         chooses = self.sequence.reader.selects or (self.sequence.chooser is not None and not self.decode)
         return self.whole and ascends and self.rows > 0 and not chooses

@@ -16,7 +16,7 @@ from winnow.plan import Plan
 from winnow.policies.base import ModelShape, StorePolicy
 from winnow.policies.compute.base import Deep
 from winnow.policies.compute.gates import Gates
-from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer
+from winnow.policies.keep.base import KeepPolicy, Moment, Repeat, Score, UnitScorer
 from winnow.policies.prefill.base import Chooser
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
@@ -40,11 +40,12 @@ class Sequence:
     score, patterns: what units are evicted by, and what rows see in each layer. windows: outside of which units leave a
     layer: a token that is revived may need those that have left its own. scorer: what scores new units. surprise: how
     surprising tokens are. queries: those that rows have come with, where units are scored by them.
+    repeats: chunks by which the prompt is yet to be read once more, the one in progress first.
     reader: what the read policy knows. chooser: what says which units rows of the prompt read.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
     chunk: rows a step is meant to hold. position: the next token's. aside: per gate,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
-    observer: told what happens in every layer.
+    observer: told what happens in every layer to rows of the text.
     """
 
     plan: Plan
@@ -65,6 +66,7 @@ class Sequence:
     scorer: UnitScorer | None = None
     surprise: Surprise | None = None
     queries: QueriesSeen | None = None
+    repeats: tuple[Repeat, ...] = ()
     reader: Reader = field(default_factory=Reader)
     chooser: Chooser | None = None
     planted: bool = False
@@ -125,6 +127,21 @@ class Sequence:
         """Every cache once: layers may share them."""
         return [cache for layer, cache in enumerate(self.caches) if self.holder(layer) == layer]
 
+    @property
+    def repeat(self) -> Repeat | None:
+        """The chunk of the prompt whose rows come next, behind all that is to be read once more; None: not now."""
+        return self.repeats[0] if self.repeats and self.position >= self.repeats[-1].stop else None
+
+    @property
+    def repeating(self) -> tuple[int, ...]:
+        """What is left of its tokens; none: the text itself comes next."""
+        return () if (repeat := self.repeat) is None else repeat.tokens[self.position - self.repeats[-1].stop :]
+
+    @property
+    def watcher(self) -> Observer | None:
+        """Who is told of the rows that come next."""
+        return None if self.repeat is not None else self.observer
+
     @cached_property
     def late(self) -> int:
         """The layer from which on the tokens of a prompt come all at once, at its end, to be compressed then."""
@@ -177,6 +194,9 @@ class Sequence:
 
         hidden: [rows, hidden] after the last layer.
         """
+        if self.repeat is not None:
+            self._repeated(decoder, len(tokens))
+            return
         eviction, boundary = self.next_eviction(), self.boundary()
         regular = eviction == self.plan.keep.next_eviction(self.position, self.prompt)
         if self.surprise is not None and eviction is not None:
@@ -185,16 +205,48 @@ class Sequence:
             self.note()  # some of it is about to be given back
         changes = None if self.settling is None else self.settling.next_change(self.position, self.prompt)
         self.position += len(tokens)
-        if self.position == eviction:
+        if self.position == eviction and self.repeat is None:
             self._evict_all(decoder, regular=regular)
         if self.position == changes:
             self.quantize(decoder)
+
+    def _repeated(self, decoder: Decoder, rows: int) -> None:
+        """Count rows of a chunk that is read once more; what they have left goes at its end. After the last chunk units
+        are evicted."""
+        self.note()
+        self.position += rows
+        if self.repeating:
+            return
+        repeat, stop = self.repeats[0], self.repeats[-1].stop
+        for cache in self.own_caches():
+            cache.take_back(len(repeat.tokens))
+        self.position, self.repeats = stop, self.repeats[1:]
+        if not self.repeats:
+            self._evict_all(decoder, regular=True)
 
     def _evict_all(self, decoder: Decoder, *, regular: bool) -> None:
         """Evict units of all layers by their scores. regular: of those that tokens reach as they come, too."""
         self.reader.reset()
         following = self.next_eviction()
         room = (self.prompt + HEADROOM if following is None else following) - self.position
+        if not self._evict_together(room):
+            self._evict_each(decoder, room, regular=regular)
+        if self.observer is not None:
+            self.observer.compressed(self)
+
+    def _evict_together(self, room: int) -> bool:
+        """Evict what the policy does not select over layers; whether it has chosen so."""
+        caches = [
+            self.caches[layer]
+            for layer, pattern in enumerate(self.patterns)
+            if pattern.held and self.holder(layer) == layer
+        ]
+        chosen = self.plan.keep.select_all(caches, self.prompt) if caches else None
+        for cache, index in zip(caches, chosen or (), strict=chosen is not None):
+            cache.retain(index, room)
+        return chosen is not None
+
+    def _evict_each(self, decoder: Decoder, room: int, *, regular: bool) -> None:
         noted = None if self.surprise is None else self.surprise.take()
         ends = self.position == self.prompt
         for layer in range(self.shape.layers):
@@ -205,8 +257,6 @@ class Sequence:
                     rope = rope_of(decoder, self, layer)
                     noted = score_held(scorer, self.caches[layer], rope, self.position, layer, self.queries)
                 self.evict(decoder, layer, room, noted, late=late)
-        if self.observer is not None:
-            self.observer.compressed(self)
 
     def quantize(self, decoder: Decoder) -> None:
         """Hold units as the store does that stay, in layers from which none will be evicted by choice any more."""
@@ -243,8 +293,9 @@ class Sequence:
                 cache.make_room(1)
 
     def leave(self, layer: int) -> None:
-        """Drop what no later row may see in a layer."""
-        self.patterns[layer].evict(self.caches[layer], self.windows[layer])
+        """Drop what no later row may see in a layer: behind rows that repeat others their window comes back."""
+        if self.repeat is None:
+            self.patterns[layer].evict(self.caches[layer], self.windows[layer])
 
     def forget(self, seen: Tensor, below: int) -> None:
         """Evict the units of tokens that are not `seen`, [known] bool, from the layers below `below`."""
@@ -293,7 +344,8 @@ class Sequence:
             if self.holder(layer) == layer and units is None:
                 return None
             if self.holder(layer) == layer:
-                total += min(units or 0, self.prompt + new) * self.shape.kv_heads * self.shape.unit_bytes
+                most = self.prompt + max(new, self.plan.keep.repeated(self.prompt))
+                total += min(units or 0, most) * self.shape.kv_heads * self.shape.unit_bytes
         return total
 
     def note(self) -> None:
@@ -456,7 +508,8 @@ def _measures(sequence: Sequence, layer: int, length: int) -> tuple[int | None, 
     if layer >= sequence.late:  # all that goes on comes at once
         return None, held + new
     limit, wanted = (plan.bound(sequence.gates, prompt, n, sequence.chunk, context) for n in (length - prompt, new))
-    return limit, held + new if wanted is None else min(held + new, wanted)
+    room = held + max(new, plan.keep.repeated(prompt))
+    return limit, room if wanted is None else min(room, wanted)
 
 
 def _opened(decoder: Decoder, sequence: Sequence, layer: int) -> Callable[[], SettledSlab] | None:

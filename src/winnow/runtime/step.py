@@ -40,7 +40,7 @@ class Step:
     @property
     def _plain(self) -> bool:
         """Whether layers may be taken several at once."""
-        return all(segment.plain and segment.sequence.observer is None for segment in self.segments)
+        return all(segment.plain and segment.sequence.watcher is None for segment in self.segments)
 
     def _next_gate(self, layer: int) -> int:
         """The next layer above at which rows have to halt, or the number of layers."""
@@ -86,8 +86,8 @@ class Step:
 
     def _tell(self, layer: int, hidden: Tensor) -> None:
         for segment in self.segments:
-            if segment.sequence.observer is not None:
-                segment.sequence.observer.entered(layer, segment, hidden[segment.start : segment.stop])
+            if (watcher := segment.sequence.watcher) is not None:
+                watcher.entered(layer, segment, hidden[segment.start : segment.stop])
 
     def _blocks(self) -> list[Block]:
         rows = self.segments[-1].stop

@@ -102,11 +102,11 @@ def weights_of(
             each = rows.capped(rows.scale * torch.einsum("rhgd,hud->rhgu", grouped, view.keys.float()))
             seen = visible(part.positions[block], view.order, view.window).expand(kv_heads, -1, units)
             logits.append(each.masked_fill(~seen.transpose(0, 1)[:, :, None], float("-inf")))
-        everything = torch.cat(logits, -1)
-        extra = everything[..., :0]
+        units = sum(each.shape[-1] for each in logits)
         if rows.sinks is not None:
-            extra = rows.sinks.float().view(1, *everything.shape[1:3], 1).expand(len(everything), -1, -1, -1)
-        yield torch.cat((everything, extra), -1).softmax(-1)[..., : everything.shape[-1]]
+            logits.append(rows.sinks.float().view(1, *logits[0].shape[1:3], 1).expand(len(logits[0]), -1, -1, -1))
+        everything = logits[0] if len(logits) == 1 else torch.cat(logits, -1)
+        yield everything.softmax(-1)[..., :units]
 
 
 def mean_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:

@@ -50,8 +50,8 @@ class Speed(Training, ModelOptions, Command, runs="winnow.cli.train_speed:speed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Locret(Training, AdapterOptions, Command, runs="winnow.cli.train_locret:locret"):
-    """Train retaining heads for a model, which itself stays as it is: what `--plan locret` keeps units by."""
+class Heads(Training, AdapterOptions):
+    """Of retaining heads."""
 
     recipe: Annotated[HeadsRecipe, Parameter(name="*")] = field(default_factory=HeadsRecipe)
     prefill_chunk: Annotated[int, Parameter(validator=Number(gte=1))] = 2048
@@ -69,6 +69,17 @@ class Duo(Training, AdapterOptions, Command, runs="winnow.cli.train_duo:duo"):
     """More data, to measure on and not to learn from."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Locret(Heads, Command, runs="winnow.cli.train_heads:locret"):
+    """Train retaining heads for a model, which itself stays as it is: what `--plan locret` keeps units by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVzap(Heads, Command, runs="winnow.cli.train_heads:kvzap"):
+    """Train heads that say what a model needs to repeat its text: what `--plan kvzap` keeps units by."""
+
+
 app.command(Speed, name="speed")
 app.command(Locret, name="locret")
 app.command(Duo, name="duo")
+app.command(KVzap, name="kvzap")

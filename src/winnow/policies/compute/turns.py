@@ -43,6 +43,14 @@ def markers(tokenizer: "PreTrainedTokenizerBase") -> Markers | None:
     return Markers(user=tuple(_common(before[::-1], between[::-1])[::-1]), assistant=tuple(opened[len(shared) :]))
 
 
+def closing(ids: Sequence[int], tokenizer: "PreTrainedTokenizerBase") -> list[int] | None:
+    """What the chat template puts behind a user's message and before the answer; None where `ids` have no such turn."""
+    if system_length(ids, tokenizer) is None:
+        return None
+    asked = _render(tokenizer, [{"role": "user", "content": WORDS[0]}], header=True)
+    return _encode(tokenizer, asked.partition(WORDS[0])[2])
+
+
 def decode_start(ids: Sequence[int], tokenizer: "PreTrainedTokenizerBase | None") -> int:
     """Where the decode phase of a prompt begins: with the last assistant header, else with the last token."""
     found = markers(tokenizer) if tokenizer is not None else None

@@ -38,6 +38,17 @@ class Queries(NamedTuple):
     ahead: int
 
 
+class Repeat(NamedTuple):
+    """Rows by which a chunk of a prompt is read once more, behind the prompt and as if no other chunk had been.
+
+    tokens: of the rows, the last ones the chunk's own. first, stop: where it stands, `[first, stop)` of the prompt's.
+    """
+
+    tokens: tuple[int, ...]
+    first: int
+    stop: int
+
+
 def attention_sums(weights: Tensor) -> Tensor:
     """The attention that rows give units, as the mean over the query heads of a KV head.
 
@@ -52,7 +63,9 @@ class Score:
 
     source: "kv": what `heads` makes of the projections of a unit's row, once; "attention": the `votes` of rows,
     added up; "logits": how surprising a unit's token is, -ln P of it or, `repeated`, of its repetition; "units": what
-    `held` makes of the keys and values of all units that are there, anew before every eviction.
+    `held` makes of the keys and values of all units that are there, anew before every eviction; "repeats": the
+    greatest of the `votes` of rows that repeat a unit's chunk of the prompt (`KeepPolicy.repeats`), which are told of
+    their attention to the first `sinks` units, the chunk and themselves, as one softmax.
     voters: how many of the last rows before an eviction vote, for it alone; None: all rows, for all evictions to come.
     decay: by what scores are multiplied when units have been evicted by them.
     queries: what `held` is told of queries; None: nothing.
@@ -61,7 +74,7 @@ class Score:
     outputs: whether what is kept is chosen by `Moment.outputs` as well.
     """
 
-    source: Literal["kv", "attention", "logits", "units"]
+    source: Literal["kv", "attention", "logits", "units", "repeats"]
     heads: Callable[[Services], UnitScorer] | None = None
     voters: int | None = None
     votes: Callable[[Tensor], Tensor] = attention_sums
@@ -71,6 +84,7 @@ class Score:
     queries: Queries | None = None
     cancels: bool = False
     outputs: bool = False
+    sinks: int = 0
 
     @property
     def of_rows(self) -> str | None:
@@ -135,12 +149,29 @@ class KeepPolicy(Policy):
         """
         return None
 
+    def repeats(self, ids: list[int], services: Services) -> tuple[Repeat, ...]:
+        """By which rows a prompt is read once more when its first eviction is due, before it; none: it is not.
+
+        The chunks, in their order, are all tokens up to that eviction, some of the prompt being left. Of the rows
+        nothing stays but what scores are made of. ids: the prompt's, as the model sees it.
+        """
+        return ()
+
+    def repeated(self, prompt: int) -> int:
+        """The most rows of one such chunk; a closed formula."""
+        return 0
+
     def select(self, cache: "LayerCache", moment: Moment) -> Tensor | Sequence[Tensor] | None:
         """Which units stay when some are evicted: [kept] or [kv_heads, kept] index of the live ones, ascending.
 
         Where `ragged`, [kept] for each KV head. cache: their scores and positions; not to be changed. None: all of
         them.
         """
+        return None
+
+    def select_all(self, caches: "Sequence[LayerCache]", prompt: int) -> Sequence[Sequence[Tensor]] | None:
+        """The same where it is chosen over layers, too: of each of those that hold units until then, of a prompt of so
+        many tokens. Asked first; None: each layer is asked by itself."""
         return None
 
     def bound(self, prompt: int, new: int, layer: LayerContext) -> int | None:

@@ -40,6 +40,17 @@ def best_of_layer(scores: Tensor, positions: Tensor, count: int, sure: int, *, c
     return [head.nonzero().flatten() for head in taken.view_as(live) & live]
 
 
+def best_of_all(scores: Tensor, count: int) -> list[Tensor]:
+    """Of each head the index, ascending, of what it has among the `count` highest of all finite scores [heads, units].
+
+    All heads have units of the same tokens. Where several have the last place's score, see `best`, the newest are
+    taken, and of units of one token those of the later heads.
+    """
+    by_token = scores.T
+    taken = _highest(by_token.reshape(1, -1), count, cancels=False).view(by_token.shape).T
+    return [head.nonzero().flatten() for head in taken]
+
+
 def _highest(scores: Tensor, count: int, cancels: bool) -> Tensor:
     """[heads, units] bool: where the `count` highest stand, the newer ones to the right."""
     if not count:

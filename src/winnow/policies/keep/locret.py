@@ -68,7 +68,7 @@ class Locret(Budgeted):
 
     def scorer(self, services: Services) -> UnitScorer:
         """The retaining heads. Raises ModelError where the model has none."""
-        return services.retaining_heads(self.heads)
+        return services.retaining_heads(self.heads, "locret")
 
     def protected(self, moment: Moment) -> int:
         if self.prompt_ends(moment):

@@ -1,29 +1,41 @@
-"""`winnow train locret`: retaining heads for a model."""
+"""`winnow train locret` and `winnow train kvzap`: retaining heads for a model."""
 
 from collections.abc import Mapping
 
-from winnow.cli.commands.train import Locret
+from winnow.cli.commands.train import Heads, KVzap, Locret
 from winnow.cli.training import left_out, train
 from winnow.learn.heads import HeadsReport, train_heads
+from winnow.runtime.heads import Target
 
 
 def locret(options: Locret) -> int:
-    """Train retaining heads; returns the exit code."""
+    """Train heads that say how later tokens attend; returns the exit code."""
+    return _heads(options, "locret", "logit", "budget=1024")
+
+
+def kvzap(options: KVzap) -> int:
+    """Train heads that say what a repetition needs; returns the exit code."""
+    return _heads(options, "kvzap", "repeat", "threshold=-6")
+
+
+def _heads(options: Heads, name: str, target: Target, parameters: str) -> int:
+    """parameters: of the policy `name`, to show."""
     llm = options.load()
     return train(
-        "train locret",
+        f"train {name}",
         options,
         lambda progress: train_heads(
             llm,
             options.data,
             options.out,
             options.recipe,
+            target=target,
             validation=options.validation,
             resume=options.resume,
             progress=progress,
         ),
         _told,
-        f"use them: --plan \"locret(budget=1024, heads='{options.out}')\"",
+        f"use them: --plan \"{name}({parameters}, heads='{options.out}')\"",
     )
 
 

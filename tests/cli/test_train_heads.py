@@ -1,4 +1,4 @@
-"""`winnow train locret`, and what it makes, from the command line."""
+"""`winnow train locret` and `winnow train kvzap`, and what they make, from the command line."""
 
 import json
 import os
@@ -41,6 +41,17 @@ def test_heads_are_trained_and_used(winnow: Any, tiny: Path, data: Path, tmp_pat
     refused = winnow("run", "hello", "-m", "needle", "--plan", plan)
     assert refused.code == 2
     assert f"trained on {tiny.name}" in refused.err
+
+
+def test_heads_for_a_threshold(winnow: Any, tiny: Path, data: Path, tmp_path: Path, document: Path) -> None:
+    out = tmp_path / "heads"
+    made = winnow("train", "kvzap", data, "-m", tiny, "--out", out, *QUICK, "--json")
+    assert (made.code, made.json["command"], made.json["plan"]) == (0, "train kvzap", "kvzap")
+    plan = f"kvzap(threshold=0.0, recent=16, heads='{out}')"
+    ran = winnow("run", "--file", document, "-m", tiny, "--plan", plan, "--max-tokens", 2, "--json")
+    assert (ran.code, ran.json["plan"]) == (0, plan)
+    shown = winnow("train", "kvzap", data, "-m", tiny, "--out", tmp_path / "others", *QUICK)
+    assert f"kvzap(threshold=-6, heads='{tmp_path / 'others'}')" in " ".join(shown.out.split())
 
 
 def test_the_table_says_what_was_made_and_how_to_use_it(winnow: Any, tiny: Path, data: Path, tmp_path: Path) -> None:
