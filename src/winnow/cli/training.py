@@ -16,17 +16,18 @@ from winnow.cli.terminal import Meter, interruptible
 from winnow.learn.directory import last_checkpoint
 
 if TYPE_CHECKING:
+    from winnow.learn.convolutions import ConvolutionsProgress, ConvolutionsReport
     from winnow.learn.heads import HeadsProgress, HeadsReport
     from winnow.learn.sft import Report
     from winnow.learn.watch import Progress  # whose libraries come with an extra
 
-Made = TypeVar("Made", "Report", "HeadsReport")
+Made = TypeVar("Made", "Report", "HeadsReport", "ConvolutionsReport")
 
 
 def train(
     command: str,
     options: Training,
-    run: "Callable[[Callable[[Progress | HeadsProgress], None]], Made]",
+    run: "Callable[[Callable[[Progress | HeadsProgress | ConvolutionsProgress], None]], Made]",
     told: Callable[[Made], tuple[str, Mapping[str, str]]],
     use: str,
 ) -> int:
@@ -38,7 +39,7 @@ def train(
     made, done = None, 0
     with Meter("training") as meter, interruptible():
 
-        def advance(at: "Progress | HeadsProgress") -> None:
+        def advance(at: "Progress | HeadsProgress | ConvolutionsProgress") -> None:
             nonlocal done
             meter.advance(at.step - done, at.steps)
             done = at.step

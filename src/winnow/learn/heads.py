@@ -116,7 +116,7 @@ class _Run:
         journal, recipe = self.journal, self.recipe
         start_log(self.out, journal)
         for index in islice(sample_order(len(self.samples), recipe.seed), journal.step, recipe.steps):
-            journal.pending.append(self.learner.learn(journal.step, self._label(self.samples[index])))
+            journal.pending.append(vars(self.learner.learn(journal.step, self._label(self.samples[index]))))
             journal.step += 1
             journal.tokens += len(self.samples[index].ids)
             if self._now(recipe.log_every):
@@ -154,7 +154,7 @@ class _Run:
     def _log_step(self) -> None:
         """The mean over the steps since the last line; the learning rate is that of the last step."""
         step, pending = self.journal.step, self.journal.pending
-        figures = Figures.mean(pending)
+        figures = Figures.mean([Figures(**each) for each in pending])
         pending.clear()
         self._log({"step": step, **vars(figures), "learning_rate": self.recipe.rate(step - 1)})
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from winnow.errors import ModelError
 from winnow.learn.directory import CHECKPOINT, COMPLETE, remove_checkpoints
-from winnow.learn.heads_learner import Figures, HeadsLearner
 from winnow.learn.heads_recipe import HeadsRecipe
+from winnow.learn.learner import Learner
 from winnow.learn.saving import metadata, write_metadata
 from winnow.plan import Plan
 from winnow.policies.keep.locret import Locret
@@ -31,7 +31,7 @@ class Journal:
     step: int = 0
     tokens: int = 0
     lines: list[dict[str, Any]] = field(default_factory=list)
-    pending: list[Figures] = field(default_factory=list)
+    pending: list[dict[str, float]] = field(default_factory=list)
 
     def note(self, log: Path, line: dict[str, Any]) -> None:
         """Add a line to the log."""
@@ -44,11 +44,10 @@ class Journal:
 
     @classmethod
     def load(cls, path: Path) -> "Journal":
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**{**found, "pending": [Figures(**each) for each in found["pending"]]})
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
 
 
-def save_checkpoint(out: Path, learner: HeadsLearner, journal: Journal) -> None:
+def save_checkpoint(out: Path, learner: Learner, journal: Journal) -> None:
     """Write all that `load_checkpoint` needs, and delete older checkpoints; one that is cut short is never used."""
     place = out / f"{CHECKPOINT}{journal.step}"
     shutil.rmtree(place, ignore_errors=True)
@@ -62,10 +61,10 @@ def save_checkpoint(out: Path, learner: HeadsLearner, journal: Journal) -> None:
         shutil.rmtree(path)
 
 
-def load_checkpoint(place: Path, learner: HeadsLearner) -> Journal:
+def load_checkpoint(place: Path, learner: Learner) -> Journal:
     """Bring a learner to where a checkpoint was written. Raises ModelError where it is damaged."""
     try:
-        learner.restore(load_file(place / STATE, device=str(learner.heads.first[0].device)))
+        learner.restore(load_file(place / STATE, device=str(learner.device)))
         return Journal.load(place / COMPLETE)
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
         raise ModelError(f"{place} is damaged ({str(error)[:200]}); remove it, or start again") from error

@@ -14,6 +14,7 @@ from winnow.policies.keep.h2o import H2O
 from winnow.policies.keep.keydiff import KeyDiff
 from winnow.policies.keep.knorm import Knorm
 from winnow.policies.keep.lagkv import LagKV
+from winnow.policies.keep.lococo import LoCoCo, LoCoCoLocret
 from winnow.policies.keep.locret import Locret, RandomHeads
 from winnow.policies.keep.scissorhands import Scissorhands
 from winnow.policies.keep.sirllm import SirLLM
@@ -61,6 +62,8 @@ _POLICIES: tuple[type[Policy], ...] = (
     KeyDiff,
     LagKV,
     ExpectedAttention,
+    LoCoCo,
+    LoCoCoLocret,
     Causal,
     MInference,
     XAttention,

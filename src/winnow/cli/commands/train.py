@@ -10,6 +10,7 @@ from cyclopts.validators import Number
 from winnow.cli.command import Command
 from winnow.cli.main import COMMANDS, new_app
 from winnow.cli.options import AdapterOptions, JsonOptions, ModelOptions
+from winnow.learn.convolutions_recipe import ConvolutionsRecipe
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.recipe import Recipe
 
@@ -59,5 +60,13 @@ class Locret(Training, AdapterOptions, Command, runs="winnow.cli.train_locret:lo
     """More data, to measure on and not to learn from."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoCoCo(Training, AdapterOptions, Command, runs="winnow.cli.train_lococo:lococo"):
+    """Train convolutions for a model, which itself stays as it is: what `--plan lococo` makes sums of units by."""
+
+    recipe: Annotated[ConvolutionsRecipe, Parameter(name="*")] = field(default_factory=ConvolutionsRecipe)
+
+
 app.command(Speed, name="speed")
 app.command(Locret, name="locret")
+app.command(LoCoCo, name="lococo")
