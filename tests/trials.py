@@ -36,6 +36,8 @@ COMBINED = (
     "lazyllm(layers=[1, 2], keep=0.5) + xattention(threshold=0.5, stride=2, block=4)",
     "snapkv(budget=9, chunk=6, window=4, kernel=3, local=4, by_layer='pyramid', by_head='adaptive')",
     "locret(budget=9, chunk=6, local=4, decode_chunk=5, by_head='adaptive')",
+    "lococo(budget=9, chunk=6, decode_chunk=4)",
+    "lococo_locret(budget=14, chunk=5, recent=2, decode_chunk=None) + quantized(bits=4, group=16, residual=0)",
     "locret(budget=20, chunk=6, local=4) + quantized(bits=4, group=16, residual=0, pre_rope=True)",
 )
 

@@ -99,7 +99,7 @@ def test_gradients_are_those_of_differences(text: list[int]) -> None:
             moved = [*layers]
             moved[1] = replace(layers[1], **{name: value + step * way})
             ends.append(loss(Convolutions(drawn.config, moved)).item())
-        assert gradient.norm().item() == pytest.approx((ends[0] - ends[1]) / 2e-2, rel=2e-2, abs=5e-5)
+        assert gradient.norm().item() == pytest.approx((ends[0] - ends[1]) / 2e-2, rel=5e-2, abs=5e-5)
         assert gradient.norm() > 3e-4
 
 

@@ -47,6 +47,8 @@ GRID: dict[str, list[dict[str, Any]]] = {
     "keydiff": _budgets(1 / 2, 1 / 4, 1 / 8),
     "lagkv": _budgets(1 / 2, 1 / 4),
     "expected_attention": _budgets(1 / 2, 1 / 4, 1 / 8),
+    "lococo": _budgets(1 / 2, 1 / 4, 1 / 8),
+    "lococo_locret": _budgets(1 / 4, 1 / 8),
     "minference": [{}, {"slash": 100}, {"vertical": 500, "slash": 400}],
     "xattention": [{}, {"stride": 8}, {"threshold": 0.8}],
     "flexprefill": [{}, {"gamma": 0.95}],

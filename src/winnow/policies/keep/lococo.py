@@ -57,7 +57,7 @@ class LoCoCo(KeepPolicy):
     name = "lococo"
     source = "arXiv:2406.05317, section 3"
     off: ClassVar = {"budget": 1_000_000_000}
-    trial: ClassVar = {"budget": 9, "chunk": 6, "recent": 1, "decode_chunk": 3}
+    trial: ClassVar = {"budget": 9, "chunk": 6, "recent": 1, "decode_chunk": 1}
     loads: ClassVar[tuple[str, ...]] = ("convolutions",)
 
     def check(self) -> None:
