@@ -1,6 +1,7 @@
 """Every policy with parameters that act on a few dozen tokens, on small models: what tests of the whole share."""
 
 import functools
+from dataclasses import replace
 
 import torch
 
@@ -9,6 +10,7 @@ from winnow import LLM, Plan
 from winnow.engine.engine import Engine
 from winnow.engine.services import admit
 from winnow.policies.registry import POLICIES
+from winnow.runtime.convolutions import Convolutions, ConvolutionsConfig
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
 
 PROMPT = 31
@@ -36,6 +38,8 @@ COMBINED = (
     "locret(budget=9, chunk=6, local=4, decode_chunk=5, by_head='adaptive')",
     "kvzap(threshold=0.0, recent=2, chunk=7, budget=9, decode_chunk=4)",
     "random_drop(keep=0.7) + kvzip(budget=7, chunk=5, sink=1, local=3, asks=[9])",
+    "lococo(budget=9, chunk=6, decode_chunk=4)",
+    "lococo_locret(budget=14, chunk=5, recent=2, decode_chunk=None) + quantized(bits=4, group=16, residual=0)",
     "locret(budget=20, chunk=6, local=4) + quantized(bits=4, group=16, residual=0, pre_rope=True)",
 )
 
@@ -52,11 +56,19 @@ def tolerance(plan):
 
 @functools.cache
 def small_llm(name, device="cpu", dtype=torch.float32):
-    """With random retaining heads, for the policies that need some. Tests share it, and put back what they change."""
+    """With random heads and convolutions, for the policies that need some. Tests share it, and put back what they
+    change."""
     llm = LLM(small_model(name, device, dtype), prefill_chunk=10)
     config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8, target="repeat")
     llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
+    llm.decoder.default_convolutions = small_convolutions(llm)
     return llm
+
+
+def small_convolutions(llm):
+    """Untrained, of as many sums as the trials of policies have room for; small, so that many units are in a sum."""
+    drawn = Convolutions.random(ConvolutionsConfig.of(llm.model, llm.decoder.shape, sums=4, kernel=5), seed=1)
+    return Convolutions(drawn.config, [replace(layer, weight=0.05 * layer.weight) for layer in drawn.layers])
 
 
 def fresh(llm, plan, ids, prompt=PROMPT):

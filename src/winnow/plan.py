@@ -125,6 +125,7 @@ class Plan:
         for policy in self.policies.values():
             policy.validate(shape)
         gates = self.gates(shape)
+        self._validate_sums(gates)
         if gates.each:
             self._validate_keep(gates)
         self._validate_prefill(shape)
@@ -201,6 +202,22 @@ class Plan:
             return self.keep.bound(prompt, new, layer)
         # A token that is revived may need units that have left its window. What is read once more leaves none.
         return pattern.bound(max(chunk, self.keep.repeated(prompt)), None if gates.revives else layer.window)
+
+    def _validate_sums(self, gates: Gates) -> None:
+        """Raise PlanError where sums of units stay and another policy looks for those of single tokens."""
+        if not self.keep.keeps_sums:
+            return
+        name = self.keep.name
+        if gates.each:
+            raise PlanError(
+                f"{name} makes sums of the units of all tokens, at the same times in all layers, and under "
+                f"{self.compute.name} layers hold those of some; use one of them"
+            )
+        if not self.read.identity:
+            raise PlanError(
+                f"{self.read.name} reads the newest units in any case, and under {name} sums of older ones stand "
+                "behind them; use one of them"
+            )
 
     def _validate_keep(self, gates: Gates) -> None:
         """Raise PlanError where the keep policy lacks something in layers that not all tokens reach."""

@@ -5,6 +5,7 @@ import torch
 
 from models import small_model, stock_logits
 from tokenizers_for_tests import byte_tokenizer
+from trials import small_convolutions
 from winnow import LLM, SamplingParams
 from winnow.engine.session import feed_together
 from winnow.errors import CapacityError, InputError, PlanError
@@ -30,6 +31,7 @@ each_plan = pytest.mark.parametrize("plan", PLANS)
 def llm():
     llm = LLM(small_model("llama"), prefill_chunk=10)
     llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, 8, "repeat"), seed=1)
+    llm.decoder.default_convolutions = small_convolutions(llm)
     return llm
 
 

@@ -16,7 +16,15 @@ from winnow.policies.registry import POLICIES
 from winnow.runtime.observer import Observer
 from winnow.runtime.sequence import Sequence
 
-MODELS = {"plan", "shape", "frequencies", "scorer", "observer", "stats"}  # the model's, the caller's, or counted here
+MODELS = {
+    "plan",
+    "shape",
+    "frequencies",
+    "scorer",
+    "merger",
+    "observer",
+    "stats",
+}  # the model's, the caller's, or counted here
 EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED)]
 
 

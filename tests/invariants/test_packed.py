@@ -7,6 +7,7 @@ import torch
 from covering import covered
 from models import small_model
 from packed_models import expanded
+from trials import small_convolutions
 from winnow import LLM, Plan
 from winnow.models.packed import is_packed
 from winnow.policies.registry import POLICIES
@@ -24,6 +25,7 @@ def both(family: str) -> tuple[LLM, LLM]:
     config = HeadsConfig.of(dense.model, dense.decoder.shape, 8, "repeat")
     for llm in (packed, dense):
         llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
+        llm.decoder.default_convolutions = small_convolutions(llm)
     return packed, dense
 
 

@@ -20,6 +20,7 @@ from covering import covering
 from driving import decode, prefill
 from models import CONFIGS
 from tokenizers_for_tests import byte_tokenizer
+from trials import small_convolutions
 from winnow import LLM, Plan
 from winnow.engine.services import admit
 from winnow.errors import InputError, PlanError, WinnowError
@@ -57,6 +58,7 @@ VALUES = {
     "decode_from": ["last:1", "last:6"],
     "heads": ["nowhere"],
     "gates": ["nowhere", (0.5,) * 15 + (0.6,)],
+    "convolutions": ["nowhere"],
     "path": ["nowhere"],
     "scorer": ["needle"],
     "always_keep": [(0,), (3, 4, 5, 6), (1, 2, 7, 8, 9), (10_000,)],
@@ -101,6 +103,7 @@ def llm():
     llm = LLM(AutoModelForCausalLM.from_config(config).eval(), tokenizer=byte_tokenizer(), prefill_chunk=7)
     config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8, target="repeat")
     llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
+    llm.decoder.default_convolutions = small_convolutions(llm)
     return llm
 
 

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from winnow.cache.memory import Memory, Slab
 from winnow.cache.ragged import Ragged, RaggedSlab, gathered
-from winnow.cache.run import Units
+from winnow.cache.run import Units, picked
 from winnow.cache.settled import SettledSlab
+from winnow.cache.sums import Sums
 from winnow.kernels.pack import move
 
 GROWTH = 1.25  # the factor by which a full slab grows
@@ -175,7 +176,8 @@ class LayerCache:
         first: int | None = None,
         scores: Tensor | None = None,
     ) -> None:
-        """Add units at the end. keys, values: [kv_heads, rows, head_dim]; positions: [rows], ascending.
+        """Add units at the end. keys, values: [kv_heads, rows, head_dim]; positions: [rows], ascending, or
+        [kv_heads, rows] where heads hold different ones.
 
         first: the first position, where the others follow it one by one; None: they may have gaps. scores:
         [kv_heads, rows]; None: 0.
@@ -289,6 +291,17 @@ class LayerCache:
         self.head, self.start, self.stop = 0, 0, kept
         self.gapless = False
 
+    def merge(self, sums: Sums, room: int = 0) -> None:
+        """Keep the live units at `sums.kept` and, behind them, sums of others; no unit has left by itself yet.
+
+        room: as of `retain`.
+        """
+        keys, values = sums.of(self.pick(sums.parts))
+        positions = self.live_positions().expand(self.kv_heads, -1).gather(1, sums.seeds)
+        self.retain(sums.kept, room + sums.number)
+        self.append(keys, values, positions, scores=self._of_units().new_full(positions.shape, sums.score))
+        self.appended -= sums.number  # no token has come
+
     def _retain_ragged(self, index: Sequence[Tensor], room: int) -> None:
         if self.start:
             raise ValueError("units that have left by themselves leave no slots to heads that differ in how many")
@@ -371,6 +384,11 @@ class LayerCache:
         # From whole slabs: torch gathers several times as fast from contiguous tensors as from slices of them.
         keys, values = self.memory.read(0, self.stop) if self.memory.offset else self.slab.run(0, self.slab.capacity)
         return keys.index_select(1, index), values.index_select(1, index)
+
+    def pick(self, index: Tensor) -> Units:
+        """Keys, values [kv_heads, units, head_dim] of the live units at `index`, [kv_heads, units], where none has left
+        by itself; a copy."""
+        return picked(tuple(self.memory.runs(self.start, self.stop)), index)
 
     def change_keys(self, change: Callable[[Tensor, int], Tensor]) -> None:
         """Replace the keys of the second run by others: of those from so many behind its first on, [heads, units,

@@ -16,18 +16,21 @@ from winnow.cli.terminal import Meter, interruptible
 from winnow.learn.directory import last_checkpoint
 
 if TYPE_CHECKING:
+    from winnow.learn.convolutions import ConvolutionsProgress, ConvolutionsReport
     from winnow.learn.gates import GatesProgress, GatesReport
     from winnow.learn.heads import HeadsProgress, HeadsReport
     from winnow.learn.sft import Report
     from winnow.learn.watch import Progress  # whose libraries come with an extra
 
-Made = TypeVar("Made", "Report", "HeadsReport", "GatesReport")
+    Trained = Progress | HeadsProgress | GatesProgress | ConvolutionsProgress
+
+Made = TypeVar("Made", "Report", "HeadsReport", "GatesReport", "ConvolutionsReport")
 
 
 def train(
     command: str,
     options: Training,
-    run: "Callable[[Callable[[Progress | HeadsProgress | GatesProgress], None]], Made]",
+    run: "Callable[[Callable[[Trained], None]], Made]",
     told: Callable[[Made], tuple[str, Mapping[str, str]]],
     use: str,
 ) -> int:
@@ -39,7 +42,7 @@ def train(
     made, done = None, 0
     with Meter("training") as meter, interruptible():
 
-        def advance(at: "Progress | HeadsProgress | GatesProgress") -> None:
+        def advance(at: "Trained") -> None:
             nonlocal done
             meter.advance(at.step - done, at.steps)
             done = at.step

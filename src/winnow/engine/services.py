@@ -11,6 +11,7 @@ from winnow.errors import InputError
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.policies.prefill.minference import Pattern
+from winnow.runtime.convolutions import Convolutions
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.first import plant
 from winnow.runtime.head_gates import load_gates
@@ -50,6 +51,9 @@ class ModelServices:
 
     def retaining_heads(self, source: str | None, policy: str) -> RetainingHeads:
         return self.decoder.heads(source, policy)
+
+    def convolutions(self, source: str | None) -> Convolutions:
+        return self.decoder.convolutions(source)
 
     def head_patterns(self, source: str) -> list[list[Pattern]]:
         return self.decoder.patterns(source)
@@ -91,6 +95,7 @@ def admit(
     )
     if state.score is not None and state.score.heads is not None:
         state.scorer = state.score.heads(services)
+    state.merger = plan.keep.merger(services)
     state.reader = plan.read.reader(decoder.shape, services, len(kept))
     state.chooser = plan.prefill.chooser(services)
     if any(pattern.held for pattern in state.patterns):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from winnow.errors import InputError
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.labels import Labelled
+from winnow.learn.learner import Learner
 from winnow.runtime.heads import RetainingHeads
 
 BETAS = (0.9, 0.95)
@@ -28,7 +29,7 @@ class Figures:
     overlap: float
 
 
-class HeadsLearner:
+class HeadsLearner(Learner):
     """Heads in float32, trained in place, and the optimizer of all of them.
 
     No layer's heads see those of another, and clipping and AdamW look at each value alone; so the gradient is taken
@@ -37,8 +38,8 @@ class HeadsLearner:
 
     def __init__(self, heads: RetainingHeads, recipe: HeadsRecipe) -> None:
         self.heads, self.recipe = heads, recipe
-        self._weights = [weight.requires_grad_() for weight in (*heads.first, *heads.second)]
-        self.optimizer = torch.optim.AdamW(self._weights, lr=recipe.learning_rate, betas=BETAS, fused=True)
+        weights = [weight.requires_grad_() for weight in (*heads.first, *heads.second)]
+        super().__init__(weights, torch.optim.AdamW(weights, lr=recipe.learning_rate, betas=BETAS, fused=True))
 
     def learn(self, step: int, labelled: Labelled) -> Figures:
         """Take step number `step`, counted from 0. Raises InputError where the loss is no number."""
@@ -48,7 +49,7 @@ class HeadsLearner:
             raise InputError(
                 f"the loss is {figures.loss} at step {step + 1}; use a smaller learning rate, or the model in float32"
             )
-        nn.utils.clip_grad_value_(self._weights, self.recipe.clip)
+        nn.utils.clip_grad_value_(self.weights, self.recipe.clip)
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate(step)
         self.optimizer.step()
@@ -58,23 +59,6 @@ class HeadsLearner:
     def judge(self, labelled: Labelled) -> Figures:
         """How the heads do on a sample; they stay as they are."""
         return self._figures(labelled, gradient=False)
-
-    def state(self) -> dict[str, Tensor]:
-        """What another learner needs to go on: every weight, and what the optimizer knows of it."""
-        weights = {f"weight.{index}": weight.detach() for index, weight in enumerate(self._weights)}
-        known = self.optimizer.state_dict()["state"]
-        return weights | {f"{name}.{index}": each for index, of in known.items() for name, each in of.items()}
-
-    @torch.no_grad()
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state."""
-        known: dict[int, dict[str, Tensor]] = {index: {} for index in range(len(self._weights))}
-        for key, each in state.items():
-            name, index = key.split(".")
-            known[int(index)][name] = each
-        for weight, of in zip(self._weights, known.values(), strict=True):
-            weight.copy_(of.pop("weight"))
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": known})
 
     def _figures(self, labelled: Labelled, *, gradient: bool) -> Figures:
         """Over the layers of a sample; adds to the weights' gradients where those are wanted."""

@@ -12,6 +12,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 import winnow
+from winnow.learn.convolutions_recipe import ConvolutionsRecipe
 from winnow.learn.gates_recipe import GatesRecipe
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.recipe import Recipe
@@ -37,7 +38,7 @@ def metadata(
     plan: Plan,
     layers: int,
     base: dict[str, str],
-    recipe: Recipe | HeadsRecipe | GatesRecipe,
+    recipe: Recipe | HeadsRecipe | GatesRecipe | ConvolutionsRecipe,
     data: dict[str, Any],
     libraries: Sequence[str] = LIBRARIES,
 ) -> dict[str, Any]:

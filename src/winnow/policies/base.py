@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from winnow.cache.settled import Rope, SettledSlab
     from winnow.policies.compute.base import Deep
-    from winnow.policies.keep.base import UnitScorer
+    from winnow.policies.keep.base import Merger, UnitScorer
     from winnow.policies.prefill.minference import Pattern
 
 VERBS = ("prompt", "compute", "keep", "prefill", "read", "store")
@@ -163,6 +163,10 @@ class Services(Protocol):
     def retaining_heads(self, source: str | None, policy: str) -> "UnitScorer":
         """Heads that say what a policy of this name keeps units by: in a directory, or the model's own. Raises
         ModelError where there are none, or others."""
+
+    def convolutions(self, source: str | None) -> "Merger":
+        """LoCoCo's convolutions for the model: in a directory, or the LLM's own. Raises ModelError where there are
+        none."""
 
     def head_patterns(self, source: str) -> "list[list[Pattern]]":
         """Of every layer and query head what it reads of a prompt (`minference`), from a directory. Raises ModelError

@@ -17,6 +17,7 @@ from winnow.policies.keep.knorm import Knorm
 from winnow.policies.keep.kvzap import KVzap
 from winnow.policies.keep.kvzip import KVzip
 from winnow.policies.keep.lagkv import LagKV
+from winnow.policies.keep.lococo import LoCoCo, LoCoCoLocret
 from winnow.policies.keep.locret import Locret, RandomHeads
 from winnow.policies.keep.scissorhands import Scissorhands
 from winnow.policies.keep.sirllm import SirLLM
@@ -67,6 +68,8 @@ _POLICIES: tuple[type[Policy], ...] = (
     ExpectedAttention,
     KVzip,
     KVzap,
+    LoCoCo,
+    LoCoCoLocret,
     Causal,
     MInference,
     XAttention,

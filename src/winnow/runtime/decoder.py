@@ -21,6 +21,7 @@ from winnow.models.packed import is_packed
 from winnow.models.shadow import shadow_of
 from winnow.policies.prefill.minference import Pattern
 from winnow.runtime.adapters import base_name, dtype_hint
+from winnow.runtime.convolutions import Convolutions, load_convolutions
 from winnow.runtime.families import family_of
 from winnow.runtime.head_patterns import load_patterns
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
@@ -61,6 +62,7 @@ class Decoder:
         self.locate()
         compile_kernels(model.device, packed=is_packed(model), layers=self.program.rows > 0)
         self.default_heads: str | Path | RetainingHeads | None = None
+        self.default_convolutions: str | Path | Convolutions | None = None
         serves = model.device.type == "cpu" and numba_missing() is None and openmp() is not None
         # Of decode steps; None: always torch's. What torch computes may be rounded otherwise on other threads.
         self.threads = Threads() if serves and not deterministic else None
@@ -121,6 +123,23 @@ class Decoder:
                 "kvzap(heads='DIR')"
             )
         return heads
+
+    def convolutions(self, source: str | None) -> Convolutions:
+        """Convolutions of the model, loaded once: of a directory, or None: the default ones.
+
+        Raises ModelError where there are none, or where they are another model's.
+        """
+        self.refresh()
+        known = self.derived.setdefault("convolutions", {})
+        if source not in known:
+            if (found := source or self.default_convolutions) is None:
+                raise ModelError(
+                    f"there are no convolutions for {base_name(self.model)}; train some with winnow train lococo and "
+                    "name their directory: lococo(convolutions='DIR')"
+                )
+            known[source] = load_convolutions(found, self.model)
+        convolutions: Convolutions = known[source]
+        return convolutions
 
     def patterns(self, source: str) -> list[list[Pattern]]:
         """Patterns of the model's heads, loaded once from a directory. Raises ModelError as `load_patterns`."""

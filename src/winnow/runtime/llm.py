@@ -24,6 +24,7 @@ from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.reading import check_text
 from winnow.runtime.adapters import find_adapter, load_adapter, trained_in
+from winnow.runtime.convolutions import Convolutions
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
 from winnow.runtime.forward import logits_of
@@ -49,6 +50,7 @@ class LLM:
             for, else full attention.
         heads: retaining heads for plans with `locret`: RetainingHeads, or a directory of them. None: the bundled ones
             of this model, if there are any.
+        convolutions: for plans with `lococo`: Convolutions, or a directory of them.
         adapter: a directory with a PEFT adapter, a bundled name or a hub id; it is merged into the weights, in place,
             or added beside packed ones.
         device: "cpu", "cuda", ...; None: the model's own if it is loaded, else CUDA where there is one.
@@ -81,6 +83,7 @@ class LLM:
         *,
         plan: str | Plan | None = None,
         heads: str | Path | RetainingHeads | None = None,
+        convolutions: str | Path | Convolutions | None = None,
         adapter: str | Path | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
@@ -122,6 +125,9 @@ class LLM:
         if heads is not None:
             self.decoder.default_heads = heads
             self.decoder.heads(None)
+        if convolutions is not None:
+            self.decoder.default_convolutions = convolutions
+            self.decoder.convolutions(None)
         self._given = model
         self.prefill_chunk = prefill_chunk or chunk_of(packed=is_packed(self.model))
         self.max_batch = max_batch

@@ -12,11 +12,12 @@ from winnow.cache.aside import Aside
 from winnow.cache.layer import LayerCache
 from winnow.cache.pattern import ALL, All
 from winnow.cache.settled import SettledSlab
+from winnow.cache.sums import Sums
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape, StorePolicy
 from winnow.policies.compute.base import Deep
 from winnow.policies.compute.gates import Gates
-from winnow.policies.keep.base import KeepPolicy, Moment, Repeat, Score, UnitScorer
+from winnow.policies.keep.base import KeepPolicy, Merger, Moment, Repeat, Score, UnitScorer
 from winnow.policies.prefill.base import Chooser
 from winnow.policies.read.base import Reader
 from winnow.runtime.decoder import Decoder
@@ -38,9 +39,9 @@ class Sequence:
     prompt: tokens of the prompt that the model sees; omitted: those it does not, because the plan shortened it.
     gates: where tokens may stop. deep: the prompt tokens that go through all layers, going: their positions, [tokens].
     score, patterns: what units are evicted by, and what rows see in each layer. windows: outside of which units leave a
-    layer: a token that is revived may need those that have left its own. scorer: what scores new units. surprise: how
-    surprising tokens are. queries: those that rows have come with, where units are scored by them.
-    repeats: chunks by which the prompt is yet to be read once more, the one in progress first.
+    layer: a token that is revived may need those that have left its own. scorer: what scores new units. merger: what
+    makes sums of units. surprise: how surprising tokens are. queries: those that rows have come with, where units are
+    scored by them. repeats: chunks by which the prompt is yet to be read once more, the one in progress first.
     reader: what the read policy knows. chooser: what says which units rows of the prompt read.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
     chunk: rows a step is meant to hold. position: the next token's. aside: per gate,
@@ -64,6 +65,7 @@ class Sequence:
     patterns: tuple[All, ...]
     windows: tuple[int | None, ...]
     scorer: UnitScorer | None = None
+    merger: Merger | None = None
     surprise: Surprise | None = None
     queries: QueriesSeen | None = None
     repeats: tuple[Repeat, ...] = ()
@@ -282,7 +284,7 @@ class Sequence:
             cache = self.caches[layer]
             asked = self.score is not None and self.score.outputs
             outputs = output_norms(decoder, layer, cache) if asked else None
-            moment = Moment(self.prompt, self.position, self.shape.contexts[layer], late, outputs)
+            moment = Moment(self.prompt, self.position, self.shape.contexts[layer], late, outputs, self.merger)
             evict_by_score(cache, self.plan.keep, self.score, moment, room, noted)
 
     @torch.inference_mode()
@@ -393,7 +395,10 @@ def evict_by_score(
     """
     if noted is not None:
         cache.set_scores(noted)
-    if (index := keep.select(cache, moment)) is not None:
+    index = keep.select(cache, moment)
+    if isinstance(index, Sums):
+        cache.merge(index, room)
+    elif index is not None:
         cache.retain(index, room)
     if score is None:
         return

@@ -49,6 +49,8 @@ GRID: dict[str, list[dict[str, Any]]] = {
     "expected_attention": [*_budgets(1 / 2, 1 / 4, 1 / 8), *_budgets(1 / 8, weigh="output")],
     "kvzip": _budgets(1 / 2, 1 / 4, 1 / 8),
     "kvzap": [{"threshold": -4.0}, {"threshold": -6.0}, {"threshold": -8.0}],
+    "lococo": _budgets(1 / 2, 1 / 4, 1 / 8),
+    "lococo_locret": _budgets(1 / 4, 1 / 8),
     "minference": [{}, {"slash": 100}, {"vertical": 500, "slash": 400}],
     "xattention": [{}, {"stride": 8}, {"threshold": 0.8}],
     "flexprefill": [{}, {"gamma": 0.95}],

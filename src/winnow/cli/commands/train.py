@@ -10,6 +10,7 @@ from cyclopts.validators import Number
 from winnow.cli.command import Command
 from winnow.cli.main import COMMANDS, new_app
 from winnow.cli.options import AdapterOptions, JsonOptions, ModelOptions
+from winnow.learn.convolutions_recipe import ConvolutionsRecipe
 from winnow.learn.gates_recipe import GatesRecipe
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.recipe import Recipe
@@ -79,7 +80,15 @@ class KVzap(Heads, Command, runs="winnow.cli.train_heads:kvzap"):
     """Train heads that say what a model needs to repeat its text: what `--plan kvzap` keeps units by."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoCoCo(Training, AdapterOptions, Command, runs="winnow.cli.train_lococo:lococo"):
+    """Train convolutions for a model, which itself stays as it is: what `--plan lococo` makes sums of units by."""
+
+    recipe: Annotated[ConvolutionsRecipe, Parameter(name="*")] = field(default_factory=ConvolutionsRecipe)
+
+
 app.command(Speed, name="speed")
 app.command(Locret, name="locret")
 app.command(Duo, name="duo")
 app.command(KVzap, name="kvzap")
+app.command(LoCoCo, name="lococo")

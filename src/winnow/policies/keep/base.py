@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
 from winnow.cache.pattern import ALL, All
+from winnow.cache.sums import Sums
 from winnow.policies.base import LayerContext, Policy, Services
 
 if TYPE_CHECKING:
@@ -28,6 +29,21 @@ class Moments(NamedTuple):
 # be evicted. keys, values: [kv_heads, units, head_dim] float32, in the order of their slots; keys as rows attend to
 # them.
 HeldScorer = Callable[[Tensor, Tensor, Moments | None], Tensor]
+
+
+class Merger(Protocol):
+    """What says of which units sums are made: a trained part, for one model."""
+
+    @property
+    def sums(self) -> int:
+        """How many it makes, in every layer and for every KV head."""
+
+    def __call__(self, layer: int, keys: Tensor, values: Tensor, seeds: Tensor) -> Tensor:
+        """The weights of units in sums, [kv_heads, sums, units] float32.
+
+        keys, values: [kv_heads, units, head_dim], rotated as rows attend to them, in the order of their slots. seeds:
+        [kv_heads, sums], ascending: the unit that each sum is made around.
+        """
 
 
 class Queries(NamedTuple):
@@ -99,7 +115,8 @@ class Moment:
     prompt: prompt tokens; known: tokens so far, all of which have their units. late: whether all units of the prompt
     have just come at once, those of tokens that waited for its end below. outputs: [kv_heads, units], what the units
     that are held would add to the layer's output for all the attention of a row, ||W_O v||_1, as the mean over the
-    query heads of a KV head; None where `Score.outputs` does not ask for it.
+    query heads of a KV head; None where `Score.outputs` does not ask for it. merger: of a policy that
+    keeps sums.
     """
 
     prompt: int
@@ -107,6 +124,7 @@ class Moment:
     layer: LayerContext
     late: bool = False
     outputs: Tensor | None = None
+    merger: Merger | None = None
 
 
 class KeepPolicy(Policy):
@@ -115,6 +133,8 @@ class KeepPolicy(Policy):
     verb = "keep"
     # Whether KV heads and layers may keep the units of different tokens.
     per_head: ClassVar[bool] = False
+    # Whether sums of units stay, which stand in no order and are no token's.
+    keeps_sums: ClassVar[bool] = False
 
     @property
     def ragged(self) -> bool:
@@ -161,11 +181,15 @@ class KeepPolicy(Policy):
         """The most rows of one such chunk; a closed formula."""
         return 0
 
-    def select(self, cache: "LayerCache", moment: Moment) -> Tensor | Sequence[Tensor] | None:
+    def merger(self, services: Services) -> Merger | None:
+        """What `select` makes sums of units by, for a sequence; None: what is not kept is gone."""
+        return None
+
+    def select(self, cache: "LayerCache", moment: Moment) -> Tensor | Sequence[Tensor] | Sums | None:
         """Which units stay when some are evicted: [kept] or [kv_heads, kept] index of the live ones, ascending.
 
-        Where `ragged`, [kept] for each KV head. cache: their scores and positions; not to be changed. None: all of
-        them.
+        Where `ragged`, [kept] for each KV head. Sums: some of them, and sums of others, by weights. cache: their scores
+        and positions, keys and values; not to be changed. None: all of them.
         """
         return None
 

@@ -1,0 +1,35 @@
+"""`winnow train lococo`: convolutions for a model."""
+
+from collections.abc import Mapping
+
+from winnow.cli.commands.train import LoCoCo
+from winnow.cli.training import left_out, train
+from winnow.learn.convolutions import ConvolutionsReport, train_convolutions
+
+
+def lococo(options: LoCoCo) -> int:
+    """Train convolutions; returns the exit code."""
+    recipe = options.recipe
+    llm = options.load(weights="dense" if options.weights == "auto" else options.weights)  # gradients pass through
+    return train(
+        "train lococo",
+        options,
+        lambda progress: train_convolutions(
+            llm, options.data, options.out, recipe, resume=options.resume, progress=progress
+        ),
+        _told,
+        f"use them: --plan \"lococo(budget={recipe.budget}, chunk={recipe.chunk}, convolutions='{options.out}')\"",
+    )
+
+
+def _told(made: ConvolutionsReport) -> tuple[str, Mapping[str, str]]:
+    """What was made, from what, at what cost."""
+    result, data = made.record["result"], made.record["data"]
+    return f"convolutions for {made.record['base']['name']}", {
+        "loss, first": f"{result['loss_first']:.4f} nats per token",
+        "loss, last": f"{result['loss_last']:.4f}",
+        "steps": f"{result['steps']:,}",
+        "tokens": f"{result['tokens']:,}",
+        "texts": f"{data['samples']:,}{left_out(data)}",
+        "time": f"{result['seconds']:.1f} s",
+    }
