@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -152,7 +152,7 @@ def nodes(options: dict[str, Any]) -> Iterator[Cluster]:
         serve.run(app(told))
         yield Cluster("http://127.0.0.1:8765", {
             "a replica is killed": lambda: _kill(os.getpid(), "ray::ServeReplica:default:Replica"),
-            "a node is removed": lambda: made.remove_node(other, allow_graceful=False),
+            "a node is removed": lambda: _lose(made, other),
         })  # fmt: skip
     finally:
         serve.shutdown()
@@ -160,8 +160,27 @@ def nodes(options: dict[str, Any]) -> Iterator[Cluster]:
         made.shutdown()
 
 
+def _lose(made: Any, node: Any) -> None:
+    """Remove a node as if its machine had lost power: what ran on it would notice only after some seconds."""
+    [raylet] = node.all_processes["raylet"]
+    below = _below(raylet.process.pid)
+    made.remove_node(node, allow_graceful=False)
+    for pid in below:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def _kill(ancestor: int, named: str) -> None:
     """Kill the first process of that name below this one."""
+    for pid in sorted(_below(ancestor)):
+        if named in (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " "):
+            os.kill(pid, signal.SIGKILL)
+            return
+    raise LookupError(f"no process {named}")
+
+
+def _below(ancestor: int) -> set[int]:
+    """Its children, and theirs."""
     parents = {}
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -171,8 +190,4 @@ def _kill(ancestor: int, named: str) -> None:
     below = {ancestor}
     while more := {pid for pid, parent in parents.items() if parent in below} - below:
         below |= more
-    for pid in sorted(below):
-        if named in (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " "):
-            os.kill(pid, signal.SIGKILL)
-            return
-    raise LookupError(f"no process {named}")
+    return below - {ancestor}

@@ -22,7 +22,7 @@ def test_streams_outlive_a_replica_and_a_node(tiny):
     assert (undisturbed.complete, undisturbed.gone_on) == (20, 0)
     for row in (killed, removed):
         assert (row.complete, row.identical) == (20, 20)
-    assert killed.gone_on > 0
+        assert row.gone_on > 0
 
 
 def test_settings_that_cannot_be(tiny):
