@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.applications import Starlette
@@ -45,9 +46,9 @@ class Front:
         if http.url.path == "/metrics":
             text = labelled(await self._replicas.metrics(), self._figures)
             return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-        if http.url.path.startswith(GO_ON):
-            raise ApiError(404, f"{http.method} {http.url.path}: Not Found", code="not_found")
         asked = _asked(http, await http.body())
+        if unquote(asked.path).startswith(GO_ON):
+            raise ApiError(404, f"{http.method} {http.url.path}: Not Found", code="not_found")
         reply = await unless_gone(http.receive, self._begun(asked))
         return LEFT if reply is None else reply
 
