@@ -1,4 +1,4 @@
-"""`steps`, `overhead`, `together`, `arrival`, `turns`, `mapped`, `forks`, `stores`: what tokens take, and lie in."""
+"""`steps`, `overhead`, `together`, `arrival`, `turns`, `replicas`, `mapped`, ...: what tokens take, and lie in."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from winnow.cli.options import (
     PlansOptions,
     PlotOptions,
     Seed,
+    check_plans,
 )
 
 Length = Annotated[int, Parameter(alias="-l", validator=Number(gte=1))]
@@ -153,6 +154,32 @@ class Turns(PlansOptions, TextOptions, OutOptions):
         from benchmarks.turns_command import turns
 
         return turns(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicas(OutOptions):
+    """What clients of two replicas get, and wait for, while one is killed in the middle of their streams.
+
+    Half of the streams are greedy, half are drawn by a seed; the same undisturbed are what they are compared with.
+    """
+
+    model: Annotated[str | None, Parameter(alias="-m", group=MODEL)] = None
+    """A .gguf file, a directory, a hub id, "smollm2" (the default where installed), or "needle" (a bundled toy)."""
+    threads: AtLeast1 = 1
+    """Of a replica."""
+    plan: Annotated[str, Parameter(alias="-p", validator=check_plans)] = "full"
+    """Of all streams."""
+    streams: AtLeast1 = 20
+    """At once."""
+    new: AtLeast1 = 64
+    """Tokens of a stream."""
+    ray: bool = False
+    """Two nodes of Ray on this machine instead of two processes; then a node is removed, too (needs ray)."""
+
+    def __call__(self) -> int:
+        from benchmarks.replicas_command import replicas
+
+        return replicas(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ def live(llm):
     """A server on a real port: its address, and its service."""
     service = Service(llm, Settings(port=0, max_step_tokens=16, max_cache_mib=64, api_key=("secret",)), "tiny")
     place, ready = bound("127.0.0.1", 0), threading.Event()
-    server = Draining(config_of(service), service, ready.set)
+    server = Draining(config_of(new_app(service)), service, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
     thread.start()
     assert ready.wait(10)

@@ -13,6 +13,7 @@ from winnow import SamplingParams
 from winnow.engine.job import Job
 from winnow.engine.sample import Sample
 from winnow.errors import InputError
+from winnow.server.app import new_app
 from winnow.server.metrics import COSTS
 from winnow.server.run import Draining, bound, config_of
 
@@ -235,7 +236,7 @@ def test_a_closed_door(new):
 def test_told_to_end_it_finishes_what_is_under_way_or_says_that_it_does_not(new, drain_s):
     """In this process, on a port of its own; the signal is given as uvicorn's handler gets it."""
     service, app = new(port=0, drain_s=drain_s)
-    server = Draining(config_of(service), service, lambda: None)
+    server = Draining(config_of(new_app(service)), service, lambda: None)
     place = bound("127.0.0.1", 0)
 
     async def drain():
@@ -262,7 +263,7 @@ def test_told_to_end_it_finishes_what_is_under_way_or_says_that_it_does_not(new,
 
 def test_a_second_signal_ends_at_once(new):
     service, _ = new()
-    server = Draining(config_of(service), service, lambda: None)
+    server = Draining(config_of(new_app(service)), service, lambda: None)
     server.handle_exit(signal.SIGTERM, None)
     assert (service.door.closed, server.should_exit) == (True, False)
     server.handle_exit(signal.SIGTERM, None)

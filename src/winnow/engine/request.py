@@ -1,9 +1,11 @@
 """What the engine is asked and what it answers."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from winnow.engine.grammar import Grammar
+from winnow.errors import InputError
 from winnow.plan import Plan
 from winnow.sampling import SamplingParams
 from winnow.stats import Stats
@@ -38,7 +40,8 @@ class Completion:
 class Request:
     """A prompt that has been checked: token ids, parameters, plan, the tokens that end it, and what may come.
 
-    salt: it goes on from retained sequences of requests with the same one, and from no others.
+    salt: it goes on from retained sequences of requests with the same one, and from no others. given: of each sample,
+    the tokens that it begins with, since another engine has chosen them; none where it is not gone on with.
     """
 
     index: int
@@ -48,6 +51,22 @@ class Request:
     stop_tokens: frozenset[int]
     grammar: Grammar | None = None
     salt: str | None = None
+    given: tuple[tuple[int, ...], ...] = ()
+
+    def going_on(self, given: Sequence[Sequence[int]]) -> "Request":
+        """The request whose samples, in their order, have come to these tokens elsewhere; of samples not named: none.
+
+        The prompt is computed as ever, and the tokens are fed one decode step each, as they were when they were chosen:
+        as a part of the prompt a plan might compute, keep and read them otherwise. The seed goes on where it was, and
+        outputs show the tokens again. On a deterministic model all that follows is, to the bit, what would have come.
+        Raises InputError where there are more samples, or more tokens of one, than were asked for.
+        """
+        n, most = self.params.n, self.params.max_tokens
+        if len(given) > n:
+            raise InputError(f"given: tokens of {len(given)} samples, and n={n}; give those of {n} at most")
+        if (longest := max(map(len, given), default=0)) > most:
+            raise InputError(f"given: {longest} tokens of a sample are more than max_tokens={most}")
+        return replace(self, given=tuple(map(tuple, given)))
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class Sampler:
         self._seen = dict.fromkeys(request.ids if params.repetition_penalty != 1 else ())
         self._new: Counter[int] = Counter()
         self._stop = sorted(request.stop_tokens)
+        self._given = iter(request.given[index] if index < len(request.given) else ())
         self._grammar = None if request.grammar is None else request.grammar.fork()
         self._generator = torch.Generator(device)
         if params.seed is None:
@@ -46,12 +47,16 @@ class Sampler:
         return self._grammar is not None and self._grammar.done
 
     def next(self, logits: Tensor) -> int:
-        """The token that follows. logits: [vocab] float32."""
+        """The token that follows. logits: [vocab] float32.
+
+        One that is given stays, whatever is drawn here; the generator goes on as it did where the token was chosen.
+        """
         scores = self._processed(logits)
         if self.params.temperature == 0:
             token = int(scores.argmax())
         else:
             token = int(torch.multinomial(scores.softmax(-1), 1, generator=self._generator))
+        token = next(self._given, token)
         self._new[token] += 1
         if self.params.repetition_penalty != 1:
             self._seen[token] = None

@@ -1,10 +1,7 @@
 """From requests to a response: all at once, or as events; whoever leaves takes nothing with them."""
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, TypeVar
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -13,13 +10,12 @@ from starlette.types import Receive, Scope, Send
 from winnow.engine.background import Answers
 from winnow.engine.request import Completion
 from winnow.server.errors import failed
+from winnow.server.events import DONE, LEFT, STREAM, event, unless_gone
 from winnow.server.fields import Asking
+from winnow.server.going_on import Trace
 from winnow.server.service import Service
 from winnow.server.usage import usage
 from winnow.server.views import Json, View
-
-Some = TypeVar("Some")
-LEFT = Response(status_code=499)  # to a client that is not there any more
 
 
 async def respond(service: Service, body: Asking, view: View, http: HttpRequest, deadline: float | None) -> Response:
@@ -35,7 +31,7 @@ async def respond(service: Service, body: Asking, view: View, http: HttpRequest,
 class EventStream(StreamingResponse):
     """Events, each sent as soon as it is there; `answers` are closed after the last, or when the client has left."""
 
-    media_type = "text/event-stream"
+    media_type = STREAM
 
     def __init__(self, events: AsyncIterator[bytes], answers: Answers) -> None:
         super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
@@ -44,23 +40,6 @@ class EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._answers:
             await unless_gone(receive, self.stream_response(send))
-
-
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Some]) -> Some | None:
-    """What `work` comes to, or None once the client has left; then it is cancelled."""
-    answer, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        return answer.result() if answer.done() else None
-    finally:
-        answer.cancel()
-        gone.cancel()
-        await asyncio.wait((answer, gone))
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _whole(service: Service, answers: Answers, view: View, deadline: float | None) -> Json:
@@ -77,25 +56,25 @@ async def _events(
     """Chunks, and the end of the stream; of one that failed, the error and no end."""
     null: Json = {"usage": None} if shows_usage else {}
     ended: list[Completion] = []
+    trace = Trace() if service.fronted else None
     try:
         for chunk in view.opening():
-            yield _event({**chunk, **null})
+            yield event({**chunk, **null})
         async with aclosing(service.outputs(answers, deadline)) as outputs:
             async for output in outputs:
                 if output.completion is not None:
                     ended.append(output.completion)
-                if (made := view.chunk(output)) is not None:
-                    yield _event({**made, **null})
+                made = view.chunk(output)
+                if trace is not None:
+                    trace.note(output, made)
+                if made is not None:
+                    yield event({**made, **null})
         if shows_usage:
-            yield _event({**view.frame(view.chunk_kind, []), "usage": _usage(service, view, ended)})
-        yield b"data: [DONE]\n\n"
+            yield event({**view.frame(view.chunk_kind, []), "usage": _usage(service, view, ended)})
+        yield DONE
     except Exception as error:
-        yield _event(failed(error).body)
+        yield event(failed(error).body)
 
 
 def _usage(service: Service, view: View, ended: list[Completion]) -> Json:
     return usage(view.requests, ended, [service.costs(completion.stats) for completion in ended])
-
-
-def _event(data: Json) -> bytes:
-    return b"data: " + json.dumps(data, ensure_ascii=False, allow_nan=False).encode() + b"\n\n"

@@ -1,19 +1,20 @@
 """The application: OpenAI's paths, what operators look at, and a page to try it on."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from winnow import __version__
 from winnow.server.answering import respond
-from winnow.server.doors import Bounded, Counted, Keyed
+from winnow.server.doors import add_doors
 from winnow.server.errors import ApiError, invalid
-from winnow.server.fields import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from winnow.server.events import GO_ON
+from winnow.server.fields import ChatBody, ChatOn, CompletionBody, CompletionOn, DetokenizeBody, TokenizeBody
+from winnow.server.going_on import going_on
 from winnow.server.page import page
 from winnow.server.prompts import chat_requests, completion_requests, detokenized, tokens_of
 from winnow.server.service import Service
@@ -32,37 +33,45 @@ def new_app(service: Service) -> FastAPI:
     _add_state(app, service)
     _add_page(app)
     _add_errors(app)
-    settings = service.settings
-    app.add_middleware(Bounded, most=settings.max_body_bytes)
-    if settings.api_key:
-        app.add_middleware(Keyed, keys=settings.api_key)
-    app.add_middleware(Counted, door=service.door)
-    if settings.allow_origin:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=settings.allow_origin, allow_methods=["*"], allow_headers=["*"]
-        )
+    add_doors(app, service.settings, service.door)
     return app
 
 
 def _add_completions(app: FastAPI, service: Service) -> None:
     spelling = Spelling(service.tokenizer)
 
-    @app.post("/v1/completions")
-    async def completions(body: CompletionBody, http: Request) -> Response:
+    async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         service.named(body.model)
         deadline = service.deadline()
-        requests = await service.aside(completion_requests, service, body)
+        requests = going_on(await service.aside(completion_requests, service, body), given)
         echoed = await service.aside(service.texts, body.prompt) if body.echo else None
         view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
         return await respond(service, body, view, http, deadline)
 
-    @app.post("/v1/chat/completions")
-    async def chat(body: ChatBody, http: Request) -> Response:
+    async def talk(body: ChatBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         service.named(body.model)
         deadline = service.deadline()
-        requests = await service.aside(chat_requests, service, body)
+        requests = going_on(await service.aside(chat_requests, service, body), given)
         view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)
         return await respond(service, body, view, http, deadline)
+
+    @app.post("/v1/completions")
+    async def completions(body: CompletionBody, http: Request) -> Response:
+        return await complete(body, http)
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatBody, http: Request) -> Response:
+        return await talk(body, http)
+
+    if service.fronted:
+
+        @app.post(GO_ON + "/v1/completions", include_in_schema=False)
+        async def completions_on(body: CompletionOn, http: Request) -> Response:
+            return await complete(body.asked, http, body.given)
+
+        @app.post(GO_ON + "/v1/chat/completions", include_in_schema=False)
+        async def chat_on(body: ChatOn, http: Request) -> Response:
+            return await talk(body.asked, http, body.given)
 
 
 def _add_models(app: FastAPI, service: Service) -> None:

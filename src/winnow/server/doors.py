@@ -4,11 +4,14 @@ import hmac
 from collections.abc import Sequence
 from hashlib import sha256
 
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from winnow.server.errors import ApiError, failed
+from winnow.server.settings import Settings
 
 OPEN = ("/", "/health")  # paths that need no key: the page holds nothing, and sends the key that it is given
 
@@ -18,6 +21,18 @@ class Door:
 
     def __init__(self) -> None:
         self.inside, self.closed = 0, False
+
+
+def add_doors(app: Starlette, settings: Settings, door: Door) -> None:
+    """Put the doors before an application."""
+    app.add_middleware(Bounded, most=settings.max_body_bytes)
+    if settings.api_key:
+        app.add_middleware(Keyed, keys=settings.api_key)
+    app.add_middleware(Counted, door=door)
+    if settings.allow_origin:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.allow_origin, allow_methods=["*"], allow_headers=["*"]
+        )
 
 
 class Counted:

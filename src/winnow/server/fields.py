@@ -160,6 +160,20 @@ class ChatBody(Asking):
     top_logprobs: Top | None = None
 
 
+class CompletionOn(Body):
+    """What a front sends where a replica has gone. given: the tokens of every choice that clients have seen."""
+
+    asked: CompletionBody
+    given: list[list[int]]
+
+
+class ChatOn(Body):
+    """The same of a chat."""
+
+    asked: ChatBody
+    given: list[list[int]]
+
+
 class TokenizeBody(Body):
     model: str | None = None
     prompt: str | None = None

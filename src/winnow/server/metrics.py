@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from winnow.engine.engine import Engine
 from winnow.engine.request import Completion, Output, Request
+from winnow.server.labelled import PREFIX
 from winnow.stats import Stats
 
-PREFIX = "winnow:"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 TOKENS = tuple(2.0**power for power in range(0, 21, 2))
 COSTS = {  # by name in the costs of a sample: name here, and help

@@ -5,12 +5,25 @@ import socket
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
+from starlette.applications import Starlette
 
 from winnow.errors import InputError
-from winnow.server.app import new_app
-from winnow.server.service import Service
+from winnow.server.doors import Door
+from winnow.server.settings import Settings
+
+
+class Answering(Protocol):
+    """What answers requests: a service, or a front of several."""
+
+    settings: Settings
+    door: Door
+
+    def end(self) -> None:
+        """End all that is under way with an error."""
+        ...
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -32,20 +45,20 @@ def address(place: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(service: Service, place: socket.socket, ready: Callable[[], object] = lambda: None) -> int:
+def serve(app: Starlette, service: Answering, place: socket.socket, ready: Callable[[], object] = lambda: None) -> int:
     """Answer until told to end, by SIGTERM or Ctrl-C: then no request begins, and those under way are finished.
 
     A second signal ends at once. ready: called when it listens. Returns the exit code: 0, or 128 and the signal.
     """
-    server = Draining(config_of(service), service, ready)
+    server = Draining(config_of(app), service, ready)
     server.run(sockets=[place])
     return server.code
 
 
-def config_of(service: Service) -> uvicorn.Config:
+def config_of(app: Starlette) -> uvicorn.Config:
     """What uvicorn is told: no log of requests, and a second for what does not end by itself."""
     return uvicorn.Config(
-        new_app(service),
+        app,
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -57,7 +70,7 @@ def config_of(service: Service) -> uvicorn.Config:
 class Draining(uvicorn.Server):
     """Ends when those inside are done, or their time is."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, service: Answering, ready: Callable[[], object]) -> None:
         super().__init__(config)
         self._service, self._ready = service, ready
         self._until: float | None = None

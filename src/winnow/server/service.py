@@ -23,14 +23,14 @@ Some = TypeVar("Some")
 
 
 class Service:
-    """A model that answers requests. name: what clients call it.
+    """A model that answers requests. name: what clients call it. fronted: whether a front asks, instead of clients.
 
     Raises PlanError where one of the plans that clients may ask for cannot run on the model, InputError where that has
     no tokenizer.
     """
 
-    def __init__(self, llm: LLM, settings: Settings, name: str) -> None:
-        self.llm, self.settings, self.name = llm, settings, name
+    def __init__(self, llm: LLM, settings: Settings, name: str, *, fronted: bool = False) -> None:
+        self.llm, self.settings, self.name, self.fronted = llm, settings, name, fronted
         if llm.tokenizer is None:
             raise InputError(f"{name} has no tokenizer, and clients send and read text; use a model that has one")
         self.tokenizer = llm.tokenizer

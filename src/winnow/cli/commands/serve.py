@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from winnow.cli.command import Command
-from winnow.cli.options import MODEL, AdapterOptions, check_plans
+from winnow.cli.options import MODEL, AdapterOptions, AtLeast1, check_plans
 from winnow.server.settings import Settings
 
 SERVER = Group("Server", sort_key=1)
@@ -30,4 +30,8 @@ class Serve(AdapterOptions, Command, runs="winnow.cli.serve:serve"):
     """A .gguf file, a directory, a hub id, "smollm2" (the default where installed), or "needle" (a bundled toy)."""
     plan: Annotated[str | None, Parameter(alias="-p", validator=check_plans)] = None
     """Of requests that name none. Default: full, or what the model or adapter was trained for."""
+    replicas: Annotated[AtLeast1, Parameter(group=SERVER)] = 1
+    """Processes that answer, each with the model, its limits, and its share of the threads unless --threads says."""
+    deterministic: Annotated[bool, Parameter(group=SERVER)] = False
+    """The same bits whatever else is under way, and in every replica; weights are then read for every answer."""
     settings: Annotated[ServerSettings, Parameter(name="*", group=SERVER)] = field(default_factory=ServerSettings)
