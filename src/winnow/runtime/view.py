@@ -109,6 +109,22 @@ def weights_of(
         yield torch.cat((everything, extra), -1).softmax(-1)[..., : everything.shape[-1]]
 
 
+def mass_of(queries: Tensor, view: View, positions: Tensor, rows: Projected, lse: Tensor) -> Tensor:
+    """How much attention units of a view got of some rows, added up: [q_heads, units] float32.
+
+    queries: [rows, q_heads, head_dim], of rows at `positions`. lse: [rows, q_heads], over all that they attend to.
+    """
+    keys, heads = view.keys, queries.shape[1]
+    mass = torch.zeros(heads, view.units, device=keys.device)
+    for some, at, whole in zip(*(each.split(VOTING_ROWS) for each in (queries, positions, lse)), strict=True):
+        grouped = some.transpose(0, 1).reshape(len(keys), -1, keys.shape[2])
+        logits = rows.capped((grouped @ keys.mT).float().mul_(rows.scale)).view(heads, len(some), -1)
+        logits -= whole.T[..., None]
+        hidden = ~visible(at, view.order, view.window)
+        mass += logits.masked_fill_(hidden, float("-inf")).exp_().sum(1)
+    return mass
+
+
 def mean_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
     """What `attention_of` returns, as the mean over query heads at each of `known` positions; [known] float32."""
     mean = weights.new_zeros(known)
