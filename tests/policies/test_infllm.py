@@ -120,7 +120,8 @@ def restated(model, ids, prompt, windows, rotations, policy):
 
 
 def assert_equals_formulas(name, policy, ids, prompt=PROMPT):
-    """Logits of a small model after the prompt and every token that follows, units and pairs that are read; returns the sequence."""
+    """Of a small model logits after the prompt and every token that follows, units and pairs that are read; returns the
+    sequence."""
     llm = llm_of(name)
     shape = llm.decoder.shape
     expected, read = restated(small_model(name), ids, prompt, shape.windows, shape.rotations, policy)

@@ -133,8 +133,8 @@ class InfLLMReader(Reader):
 
 
 class Known:
-    """Of one layer the vectors of its blocks, [blocks, q_heads, head_dim], and the attention that units behind them have
-    got in the window, [q_heads, room]; float32."""
+    """Of one layer the vectors of its blocks, [blocks, q_heads, head_dim], and the attention that units behind them
+    have got in the window, [q_heads, room]; float32."""
 
     def __init__(self, policy: InfLLM, heads: int) -> None:
         self._policy = policy
