@@ -69,12 +69,10 @@ def measure_beyond(
 
 def summarise_beyond(answers: Sequence[Answered], positions: int) -> list[BeyondRow]:
     """A row for every length, the shortest first, and plan."""
-    keys = dict.fromkeys((each.record.length, each.record.plan) for each in answers)
-    groups = [
-        [each for each in answers if (each.record.length, each.record.plan) == key]
-        for key in sorted(keys, key=lambda key: key[0])
-    ]
-    return [_row(group, positions) for group in groups]
+    groups: dict[tuple[int, str], list[Answered]] = {}
+    for each in answers:
+        groups.setdefault((each.record.length, each.record.plan), []).append(each)
+    return [_row(groups[key], positions) for key in sorted(groups, key=lambda key: key[0])]
 
 
 def _row(group: Sequence[Answered], positions: int) -> BeyondRow:

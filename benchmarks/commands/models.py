@@ -1,4 +1,4 @@
-"""`memory`, `beyond`, `fidelity`, `peers`, `file` and `busy`: what models of the user's cost, and how close plans stay."""
+"""`memory`, `beyond`, `fidelity`, `peers`, `file`, `busy`: what models of the user's cost, how close plans stay."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
