@@ -53,8 +53,8 @@ COLUMNS: dict[str, Callable[[BeyondRow], str]] = {
 }
 CAPTION = (
     f"by depth: of the key, {', '.join(map(str, DEPTHS))} of the text; pairs, units: read, of what full attention "
-    "reads, by rows of the prompt and by decode steps; held: the most of units in memory and all beside them; files: of "
-    "units; peak: of the process, weights included"
+    "reads, by rows of the prompt and by decode steps; held: the most of units in memory and all beside them; files: "
+    "of units; peak: of the process, weights included"
 )
 
 
