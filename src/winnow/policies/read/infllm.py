@@ -44,7 +44,7 @@ class InfLLM(ReadPolicy):
     The paper's scores are products of queries and keys, and its code's attention: this follows the code, but counts no
     pair twice that is still in the window for one of the rows, and the last token of a prompt is one of its rows.
 
-    Source: Xiao et al., InfLLM, arXiv:2402.04617, section 2, and the authors' code, whose settings these are.
+    Source: Xiao et al., InfLLM, arXiv:2402.04617, and the authors' code, whose settings for Llama-3 these are.
     """
 
     recent: Count = 4096
@@ -55,7 +55,7 @@ class InfLLM(ReadPolicy):
     rows: Count = 512
 
     name = "infllm"
-    source = "arXiv:2402.04617, section 2"
+    source = "arXiv:2402.04617"
     off: ClassVar = {"recent": 1_000_000_000}
     trial: ClassVar = {"recent": 6, "sink": 2, "block": 4, "top": 2, "representatives": 2, "rows": 4}
 
