@@ -13,6 +13,7 @@ BENCHMARKS = {
     "decoding": ("speed:Decoding", "Time per token of whole decodes, slow and fast steps apart."),
     "generation": ("speed:Generation", "Time of whole generations, from the prompt to the last token."),
     "memory": ("models:Memory", "Memory and tokens per second of long prompts, each in a process of its own."),
+    "beyond": ("models:Beyond", "Pass keys in prompts longer than the model has positions."),
     "fidelity": ("models:Fidelity", "How close plans stay to full attention on real texts, by domain."),
     "peers": ("models:Peers", "One decode step after many cached tokens: plans beside peers."),
     "file": ("models:File", "Prefill and tokens of a GGUF file: Winnow beside llama.cpp and transformers."),

@@ -1,4 +1,4 @@
-"""`memory`, `fidelity`, `peers`, `file` and `busy`: what models of the user's cost, and how close plans stay."""
+"""`memory`, `beyond`, `fidelity`, `peers`, `file`, `busy`: what models of the user's cost, how close plans stay."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,28 @@ class Memory(PlansOptions, ModelOptions, PlotOptions):
         from benchmarks.memory_command import memory
 
         return memory(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beyond(PlansOptions, ModelOptions, OutOptions):
+    """Pass keys at five depths of prompts that are longer than the model has positions, and memory meanwhile.
+
+    Without --plan: `infllm` over files, and `streaming`, which reads the first and the last tokens only.
+    """
+
+    times: Annotated[tuple[AtLeast1, ...], Parameter(help="Prompt tokens, in positions of the model; repeatable.")] = (
+        2,
+        4,
+    )
+    examples: Annotated[int, Parameter(alias="-n", validator=Number(gte=1))] = 2
+    """Pass keys at each depth."""
+    seed: Seed = 0
+    """Of the examples; the same seed makes the same ones for every plan."""
+
+    def __call__(self) -> int:
+        from benchmarks.beyond_command import beyond
+
+        return beyond(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,8 @@ class Plan:
     def keeps_all(self) -> bool:
         """Whether every token has a unit in every layer that stays as it came, whatever steps read."""
         others = (self.prompt, self.compute, self.keep)
-        return self.store.next_change(0, 1) is None and all(policy.identity for policy in others)
+        as_it_came = self.store.next_change(0, 1) is None and self.read.reach is None
+        return as_it_came and all(policy.identity for policy in others)
 
     @classmethod
     def parse(cls, text: "str | Plan") -> "Plan":
@@ -176,10 +177,12 @@ class Plan:
         return min(most, shape.max_positions - self.keep.repeated(most))
 
     def rope_positions(self, shape: ModelShape, prompt: int, new: int) -> int | None:
-        """How many rope positions a prompt and `new` tokens use, where that is fewer than tokens; else None.
+        """How many rope positions a prompt and `new` tokens use at most, where that may be fewer; else None.
 
         Where places among the kept units are rope positions, those above the layer at which tokens stop are not.
         """
+        if self.read.reach is not None:
+            return self.read.reach
         held, gates = any(self.keep.pattern(layer).held for layer in shape.contexts), self.gates(shape)
         if not self.keep.compact or (held and gates.each):
             return None
@@ -190,7 +193,12 @@ class Plan:
 
     def step_rows(self, chunk: int) -> int:
         """The most rows of a prompt that go through a layer together, where steps are meant to hold `chunk`."""
-        return max(chunk, self.prefill.whole)
+        return max(chunk, self.whole)
+
+    @property
+    def whole(self) -> int:
+        """So many rows of a prompt, or multiples of it, go through the layers together."""
+        return max(self.prefill.whole, self.read.whole)
 
     def bound(self, gates: Gates, prompt: int, new: int, chunk: int, layer: LayerContext) -> int | None:
         """The most units per KV head that a layer which all tokens reach ever holds; None: one for every token.
@@ -280,6 +288,7 @@ class Plan:
         read, keep, compute = self.read, self.keep, self.compute
         if read.identity:
             return
+        self._validate_reach(gates)
         score = keep.score
         if score is not None and score.source == "attention" and keep.next_eviction(known=1, prompt=1) is not None:
             raise PlanError(
@@ -301,6 +310,25 @@ class Plan:
             raise PlanError(
                 f"{read.name} reads in a layer what another one has chosen, and with {other.name} layers hold "
                 "different tokens; use one of them"
+            )
+
+    def _validate_reach(self, gates: Gates) -> None:
+        """Raise PlanError where units are not all held as a policy needs them that turns their keys back."""
+        if self.read.reach is None:
+            return
+        reason = None
+        if gates.each:
+            reason = f"under {self.compute.name} layers lack some of it"
+        elif not self.keep.identity:
+            reason = f"{self.keep.name} does not keep all of it"
+        elif not self.prefill.identity:
+            reason = f"{self.prefill.name} chooses by itself what rows of a prompt read"
+        elif self.store.next_change(known=0, prompt=1) is not None:
+            reason = f"{self.store.name} makes codes of keys as they came"
+        if reason is not None:
+            raise PlanError(
+                f"{self.read.name} turns the keys back of all that has left its window, and reads it in blocks, in a "
+                f"prompt too, and {reason}; use one of them"
             )
 
 

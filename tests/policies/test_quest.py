@@ -88,8 +88,8 @@ class Looked(Pages):
     seen: View
     newest: View
 
-    def chosen(self, layer, query):
-        got, view = super().chosen(layer, query), self.seen
+    def chosen(self, layer, queries):
+        got, view, query = super().chosen(layer, queries), self.seen, queries[-1]
         keys = self.row.ready(view).keys
         numbers = range(self.row.dropped + view.place, self.row.dropped + view.place + view.units)
         read, bounds = chosen(self.policy, numbers, query.unflatten(0, (len(keys), -1)), keys)

@@ -52,7 +52,8 @@ class LayerCache:
     float32, what a policy has noted of each unit, or None. ragged: once heads have kept different numbers of units,
     what is known of these, positions and scores being those of the slots behind them. rotated: whether keys are held as
     they are attended to.
-    appended, dropped: units per KV head that ever came, and that left as the oldest.
+    appended, dropped: units per KV head that ever came, and that left as the oldest. near: of how many of the first
+    slots `turn` has changed the keys.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class LayerCache:
         self._own_high = 0  # the same of those in memory that is not shared
         self.appended = 0
         self.dropped = 0
+        self.near = 0
         self.first: int | None = None  # the position of the first unit that ever came
         self.gapless = True  # behind the head, positions rise by one from slot to slot
         self._next: int | None = None  # the position that keeps it so
@@ -400,6 +402,14 @@ class LayerCache:
             self._move(self._make(self.memory.capacity))
         keys = self.slab.run(self.start, self.stop).keys
         keys.copy_(change(keys, 0))
+
+    def turn(self, stop: int, change: Callable[[Tensor, int], Tensor]) -> None:
+        """Replace the keys in the slots up to `stop` that have not been yet, in memory that no fork reads: of those
+        from a slot on, [kv_heads, units, head_dim]."""
+        if stop > self.near:
+            keys = self.slab.run(self.near, stop).keys
+            keys.copy_(change(keys, self.near))
+            self.near = stop
 
     def _change_ragged(self, change: Callable[[Tensor, int], Tensor]) -> None:
         """The same where heads differ in how many: in memory of its own, which forks do not read."""

@@ -58,7 +58,8 @@ def shared_bytes(plan: Plan, shape: ModelShape, prompt: int) -> int:
     The prompt's units in layers from which nothing ever goes; elsewhere a fork may come to have units of its own, and
     of a prompt that is shortened too little may be left to be shared.
     """
-    if prompt <= COPIED or plan.shortcut is not None or not plan.keep.identity or not plan.store.identity:
+    own = plan.shortcut is not None or plan.read.reach is not None
+    if prompt <= COPIED or own or not plan.keep.identity or not plan.store.identity:
         return 0
     return prompt * shape.kv_heads * shape.unit_bytes * shape.windows.count(None)
 

@@ -120,7 +120,7 @@ class Footprints:
         source = None if score is None else score.source
         told = source == "logits" or not self.plan.prompt.identity  # a prompt is shortened before it is computed
         rows = max(int(self.plan.gates(shape).ranks or not self.plan.read.identity), self.plan.prefill.looks)
-        if source in ("attention", "repeats"):
+        if source in ("attention", "repeats") or self.plan.read.whole:
             rows = max(rows, VOTING_ROWS)
         weights = 4 * FLOAT * rows * shape.q_heads * self._longest(prompt)
         # All units of a layer as floats, and as much again of what is made of them.

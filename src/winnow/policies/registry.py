@@ -32,6 +32,7 @@ from winnow.policies.prompt.prompt_compression import PromptCompression
 from winnow.policies.prompt.random_drop import RandomDrop
 from winnow.policies.prompt.whole import Whole
 from winnow.policies.read.dense import Dense
+from winnow.policies.read.infllm import InfLLM
 from winnow.policies.read.quest import Quest
 from winnow.policies.read.sink_recent import SinkRecent
 from winnow.policies.read.slowfast import SlowFast
@@ -78,6 +79,7 @@ _POLICIES: tuple[type[Policy], ...] = (
     SlowFast,
     Quest,
     Tidal,
+    InfLLM,
     SinkRecent,
     Plain,
     Quantized,

@@ -4,6 +4,7 @@ A block is the object that the registered attention function calls back. Most st
 were set aside chunk by chunk and all go on at once is cut into blocks again, so that activations stay bounded.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,14 +19,14 @@ from winnow.kernels.merge import merge
 from winnow.kernels.sparse import attend_cells
 from winnow.policies.keep.base import Repeat
 from winnow.policies.prefill.base import Piece
-from winnow.policies.read.base import Copies, Observed, Pages, Row
+from winnow.policies.read.base import Blocks, Copies, Observed, Pages, Row
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Attended
 from winnow.runtime.projected import Projected, Ropes, Tables
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import settle
 from winnow.runtime.shape import NOT_ROTATED
-from winnow.runtime.view import attention_of, mean_over_heads, view_of, weights_of
+from winnow.runtime.view import attention_of, mass_of, mean_over_heads, view_of, weights_of
 
 # What layers hand to the attention function besides tensors, and what it may ignore: none of it changes the result.
 IGNORED = frozenset({"dropout", "position_ids", "use_cache", "output_attentions", "output_router_logits", "is_causal"})
@@ -38,10 +39,11 @@ class Block:
         self.decoder = decoder
         self.layer = 0
         self.rows = slice(start, stop)
-        self.whole = [s for s in segments if max(start, s.start) < min(stop, s.stop)]
-        self.parts = [s.part(start, stop) for s in self.whole]
-        # Rows of each whole segment that earlier blocks have brought to the layer already.
-        self.before = [max(0, start - s.start) for s in self.whole]
+        there = [s for s in segments if max(start, s.start) < min(stop, s.stop)]
+        found = [(s, part) for s in there for part in s.part(start, stop).together]
+        self.whole, self.parts = [s for s, _ in found], [part for _, part in found]
+        # Rows of each whole segment that come to the layer before a part's.
+        self.before = [start + part.start - s.start for s, part in found]
         self._ropes = Ropes(decoder)
         self._rotate_rows()
 
@@ -90,6 +92,8 @@ class Block:
         row = self._row(index, cache, rows, window)
         if part.decode:
             views = self._narrow(index, row, rows, views, sum(span.stop - span.start for span in spans))
+        elif sequence.plan.read.whole:
+            views = self._narrow_prompt(part, row, rows, views)
         views = [row.ready(view) for view in views]
         queries = [rows.queries(part, view.query_limit, compact) for view in views]
         out = self._attend_views(index, rows, queries, views, row)
@@ -116,31 +120,50 @@ class Block:
         score = sequence.scorer if ahead and cache.scores is not None else None  # nobody asks for scores any more
         scores = None if score is None else score(self.layer, *rows.rows(part))
         rows.append(part, cache, scores)
+        reach = sequence.plan.read.reach
+        if reach is not None and sequence.shape.windows[self.layer] is None:
+            cache.turn(part.first - reach + 1, lambda keys, first: rows.nearer(part, keys, first))
 
     def _narrow(self, index: int, row: Row, rows: Projected, views: list[View], units: int) -> list[View]:
         """What the rows of a decode step read of all that they may see, `units` per KV head, and count it."""
         part, extra = self.parts[index], 0
-        sequence, cache = part.sequence, part.sequence.caches[self.layer]
+        sequence = part.sequence
         if self.whole[index].rows == 1:  # revived rows come in steps that read everything
-            chosen, views = sequence.reader.select(row, views), []
-            for each in chosen:
-                if isinstance(each, Pages):
-                    extra += each.pages
-                    query = rows.queries(part, each.view.query_limit, cache.length if cache.compact else None)[-1]
-                    views.append(each.chosen(self.layer, query))
-                else:
-                    views.append(each.view if isinstance(each, Copies) else each)
+            chosen = sequence.reader.select(row, views)
+            views = [self._chosen(part, rows, each) for each in chosen]
+            extra = sum(each.pages for each in chosen if isinstance(each, (Pages, Blocks)))
         read = sum(view.units for view in views)
         sequence.read_less |= read < units
         sequence.stats.units_read += sum(view.total for view in views) + extra * self.decoder.shape.kv_heads
         return views
 
+    def _narrow_prompt(self, part: Segment, row: Row, rows: Projected, views: list[View]) -> list[View]:
+        """What rows of a prompt read together of all that they may see, and count it where they may see everything."""
+        sequence, stats = part.sequence, part.sequence.stats
+        seen = sum(view.units for view in views)
+        views = [self._chosen(part, rows, each) for each in sequence.reader.select(row, views)]
+        if row.window is None:
+            left = seen - sum(view.units for view in views if view.place is not None)  # others are read twice
+            pairs = part.rows * seen - part.rows * (part.rows - 1) // 2
+            stats.pairs_read += sequence.shape.q_heads * (pairs - part.rows * left)
+            stats.pairs_full += sequence.shape.q_heads * pairs
+        return views
+
+    def _chosen(self, part: Segment, rows: Projected, answer: View | Pages | Blocks | Copies) -> View:
+        """The units that a reader has answered with, now that the rows have queries."""
+        if isinstance(answer, (Pages, Blocks)):
+            cache = part.sequence.caches[self.layer]
+            queries = rows.queries(part, answer.view.query_limit, cache.length if cache.compact else None)
+            return answer.chosen(self.layer, queries)
+        return answer.view if isinstance(answer, Copies) else answer
+
     def _attend_views(self, index: int, rows: Projected, queries: list[Tensor], views: list[View], row: Row) -> Tensor:
         """The attention of a part over all its views, as one softmax. Returns [rows, q_heads, head_dim]."""
         part, reader = self.parts[index], self.parts[index].sequence.reader
         wanted = reader.wants(row, views) if row.last or not part.decode else None
-        shown = wanted == "logits" and part.rows == 1
+        shown = wanted in ("logits", "mass") and part.rows == 1
         pieces = [(query, piece) for query, view in zip(queries, views, strict=True) for piece in view.pieces]
+        summed = len(pieces) > 1 or wanted == "mass"  # by the log-sum-exp of each
         skipping = self._attend_chosen(part, rows, queries, views)
         parts: list[Any] = (
             [skipping]
@@ -156,7 +179,7 @@ class Block:
                     scale=rows.scale,
                     softcap=rows.softcap,
                     sinks=rows.sinks if index == 0 else None,  # an extra logit, to be counted once
-                    return_lse=len(pieces) > 1,
+                    return_lse=summed,
                     return_logits=shown,
                     index=piece.index,
                 )
@@ -167,13 +190,16 @@ class Block:
         if shown:
             shares = iter([each for *_, each in parts])
             logits = [torch.cat([next(shares) for _ in view.pieces], 1) for view in views]
-            parts = [(out, lse) for out, lse, _ in parts] if len(pieces) > 1 else [parts[0][0]]
+            parts = [(out, lse) for out, lse, _ in parts] if summed else [parts[0][0]]
         elif wanted == "logits":
             logits = [row.match(q[-1], view.keys) for q, view in zip(queries, views, strict=True)]
         if wanted is not None:
-            told = queries if wanted == "queries" else []
-            reader.observe(row, views, Observed(part.positions, told, logits))
-        return merge(parts) if len(parts) > 1 else parts[0]
+            told, mass = queries if wanted == "queries" else [], None
+            if wanted == "mass":
+                lse = torch.stack([lse for _, lse in parts]).logsumexp(0)
+                mass = partial(_mass, part, rows, queries, views, logits, lse)
+            reader.observe(row, views, Observed(part.positions, told, logits, mass))
+        return merge(parts) if isinstance(parts[0], tuple) else parts[0]
 
     def _attend_chosen(self, part: Segment, rows: Projected, queries: list[Tensor], views: list[View]) -> Tensor | None:
         """The attention of a prompt's rows over the units that its plan has chosen, [rows, q_heads, head_dim]; None
@@ -197,6 +223,7 @@ class Block:
         return Row(
             layer=self.layer,
             position=part.known - 1,
+            rows=part.rows,
             window=window,
             decode=part.decode,
             last=self._last(index),
@@ -209,6 +236,7 @@ class Block:
                 if cache.rotated or view.place is None
                 else view.with_keys(rows.placed(part, view.keys, view.place))
             ),
+            nearer=lambda view: view.with_keys(rows.nearer(part, view.keys, view.place or 0)),
         )
 
     def _last(self, index: int) -> bool:
@@ -271,6 +299,18 @@ def check_call(module: nn.Module, window: int | None, sliding_window: int | None
         raise UnsupportedModelError(f"{type(module).__name__} asks attention for {', '.join(sorted(unknown))}")
     if sliding_window is not None and sliding_window != window:
         raise UnsupportedModelError(f"{type(module).__name__}: window {sliding_window} where {window} was expected")
+
+
+def _mass(
+    part: Segment, rows: Projected, queries: list[Tensor], views: list[View], logits: list[Tensor], lse: Tensor, at: int
+) -> Tensor:
+    """How much attention the units of one of some views got of all rows of a part, [q_heads, units] float32.
+
+    logits: of each view, where there is one row; lse: the log-sum-exp of each row over all views, [rows, q_heads].
+    """
+    if logits:
+        return (logits[at] - lse[-1][:, None]).exp()
+    return mass_of(queries[at], views[at], part.positions, rows, lse)
 
 
 def _each_alone(cache: LayerCache, rows: int, window: int | None) -> list[Span]:

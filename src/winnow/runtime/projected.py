@@ -36,6 +36,14 @@ class Ropes:
             self._known[key] = self._rotary.tables(part.sequence.frequencies, places)
         return self._known[key]
 
+    def back(self, part: Segment, start: int, stop: int) -> Tables:
+        """Those that turn keys, rotated at `start` .. `stop - 1`, to rope position 0; float32."""
+        key = (id(part), -2 - start, stop)
+        if key not in self._known:
+            there, zero = self.run(part, start, stop), self.run(part, 0, 1)
+            self._known[key] = {kind: _between(*there[kind], zero[kind][0]) for kind in there}
+        return self._known[key]
+
 
 @dataclass(frozen=True)
 class Projected:
@@ -74,6 +82,11 @@ class Projected:
         """Keys [kv_heads, units, head_dim] of a compact cache, rotated at the rope positions from `first` on."""
         return self._rotate(keys, self.ropes.run(part, first, first + keys.shape[1]))
 
+    def nearer(self, part: Segment, keys: Tensor, first: int) -> Tensor:
+        """Keys [kv_heads, units, head_dim] that are rotated at the rope positions from `first` on, as at 0; a copy."""
+        tables = self.ropes.back(part, first, first + keys.shape[1])
+        return self._rotate(keys.float(), tables).to(keys.dtype)
+
     def queries(self, part: Segment, limit: int | None = None, compact: int | None = None) -> Tensor:
         """[rows, q_heads, head_dim], rotated at their positions, at most at `limit`, or so that the last one stands at
         the end of a compact cache of `compact` units."""
@@ -95,6 +108,14 @@ class Projected:
 
     def _rotate(self, x: Tensor, tables: Tables) -> Tensor:
         return x if self.kind is NOT_ROTATED else self.decoder.rotary.rotate(x[None], tables[self.kind])[0]
+
+
+def _between(cos: Tensor, sin: Tensor, zero: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of the way back, whatever else the ones of the way there are multiplied by, and those at position 0,
+    `zero`, with them."""
+    cos, sin = cos.float(), sin.float()
+    scale = zero.float() / (cos.square() + sin.square())
+    return cos * scale, -sin * scale
 
 
 def match(queries: Tensor, keys: Tensor, scale: float, softcap: float | None) -> Tensor:

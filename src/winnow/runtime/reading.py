@@ -115,6 +115,7 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
     told = sequence.scorer is not None or sequence.queries is not None  # of projections
     if (
         not cache.rotated
+        or sequence.plan.read.reach is not None
         or not cache.memory.addressed
         or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
         or layer in sequence.gates.self_only
@@ -309,6 +310,7 @@ def _row(segment: Segment, cache: LayerCache, layer: int) -> Row:
 
     ordered = not segment.sequence.gates.revives
     return Row(
-        layer=layer, position=segment.first, window=segment.sequence.shape.windows[layer], decode=True, last=True,
-        appended=cache.appended, dropped=cache.dropped, ordered=ordered, match=unknown, ready=lambda view: view,
+        layer=layer, position=segment.first, rows=1, window=segment.sequence.shape.windows[layer], decode=True,
+        last=True, appended=cache.appended, dropped=cache.dropped, ordered=ordered, match=unknown,
+        ready=lambda view: view, nearer=unknown,
     )  # fmt: skip

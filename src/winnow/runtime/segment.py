@@ -75,6 +75,19 @@ class Segment:
         """How many of the rows stand before `position`."""
         return max(0, position - self.first) if self.consecutive else int((self.positions < position).sum())
 
+    @property
+    def together(self) -> "list[Segment]":
+        """Its rows, in parts that read the same; of those of a prompt each has seen no more than its own tokens."""
+        whole = 0 if self.decode else self.sequence.plan.read.whole
+        if not whole:
+            return [self]
+        parts = []
+        for start in range(self.start, self.stop, whole):
+            part = self.part(start, min(start + whole, self.stop))
+            stop = start + part.rows
+            parts.append(replace(part, start=start, stop=stop, known=part.first + part.rows))
+        return parts
+
     def part(self, start: int, stop: int) -> "Segment":
         """The rows that lie in `[start, stop)` of the flat batch, counted from its start."""
         begin, end = max(start, self.start), min(stop, self.stop)

@@ -175,7 +175,7 @@ class Sequence:
     def piece(self, rows: int, left: int) -> int:
         """How many of the `left` tokens of its prompt go through the layers next, in a step that has room for `rows`:
         more than that where what they read is chosen for all of them at once."""
-        end, whole = self.boundary(), self.plan.prefill.whole  # at an end steps begin anew, and leave no slivers
+        end, whole = self.boundary(), self.plan.whole  # at an end steps begin anew, and leave no slivers
         return min(max(whole, rows - rows % whole), left, left if end is None else end - self.position)
 
     def next_eviction(self) -> int | None:
@@ -500,7 +500,8 @@ def _take_memory(sequence: Sequence, decoder: Decoder, length: int) -> None:
             quantized=_opened(decoder, sequence, layer),
             scored=sequence.score is not None and sequence.patterns[layer].held,
             compact=layer < gates.first and sequence.patterns[layer].held and plan.keep.compact,
-            shares=not decoder.deterministic,  # runs of units that lie apart are summed apart
+            # Runs of units that lie apart are summed apart; keys that are turned where they lie are nobody else's.
+            shares=not decoder.deterministic and plan.read.reach is None,
         )
         sequence.caches.append(cache)
 

@@ -109,6 +109,30 @@ def weights_of(
         yield everything.softmax(-1)[..., :units]
 
 
+def mass_of(queries: Tensor, view: View, positions: Tensor, rows: Projected, lse: Tensor) -> Tensor:
+    """How much attention units of a view got of some rows, added up: [q_heads, units] float32.
+
+    queries: [rows, q_heads, head_dim], of rows at `positions`. lse: [rows, q_heads], over all that they attend to. The
+    view's positions ascend, and are the same for all heads.
+    """
+    keys, heads = view.keys, queries.shape[1]
+    mass = torch.zeros(heads, view.units, device=keys.device)
+    for some, at, whole in zip(*(each.split(VOTING_ROWS) for each in (queries, positions, lse)), strict=True):
+        seen = visible(at, view.order, view.window)[0]  # [rows, units]
+        if not (there := seen.any(0).nonzero().flatten().tolist()):
+            continue
+        first, stop = there[0], there[-1] + 1
+        grouped = some.transpose(0, 1).reshape(len(keys), -1, keys.shape[2])
+        logits = rows.capped((grouped @ keys[:, first:stop].mT).float().mul_(rows.scale)).view(heads, len(some), -1)
+        weights = (logits - whole.T[..., None]).exp_()
+        # Whatever all rows see is most of it, and lies in between.
+        common = seen[:, first:stop].all(0).nonzero().flatten().tolist() or [stop - first]
+        for edge in (slice(0, common[0]), slice(common[-1] + 1, None)):
+            weights[..., edge].masked_fill_(~seen[:, first:stop][:, edge], 0.0)
+        mass[:, first:stop] += weights.sum(1)
+    return mass
+
+
 def mean_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
     """What `attention_of` returns, as the mean over query heads at each of `known` positions; [known] float32."""
     mean = weights.new_zeros(known)

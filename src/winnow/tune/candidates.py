@@ -57,6 +57,7 @@ GRID: dict[str, list[dict[str, Any]]] = {
     "slowfast": [*_budgets(1 / 4, 1 / 8), *_budgets(1 / 4, 1 / 8, interval=4, min_gap=4)],
     "quest": _budgets(1 / 4, 1 / 8, 1 / 16),
     "tidal": _budgets(1 / 8, 1 / 16),
+    "infllm": [{"recent": Share(1 / 4)}, {"recent": Share(1 / 8)}],
 }
 # Nobody would run these but to compare with them.
 LEFT_OUT: dict[str, str] = {

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from winnow.cache.run import Dense
@@ -12,23 +13,25 @@ from winnow.cache.view import View
 from winnow.kernels.pages import best_pages
 from winnow.policies.base import ModelShape, Policy, Services
 
-Probe = Literal["logits", "queries"]
+Probe = Literal["logits", "queries", "mass"]
 
 
 @dataclass(frozen=True)
 class Row:
     """The row of a decode step, or the last one of some of a prompt, in one layer.
 
-    position: its place in the text; window: the layer's own. decode: the phase; last: whether it is the last row of its
+    position: its place in the text; rows: how many stand there side by side, up to it; window: the layer's own. decode:
+    the phase; last: whether it is the last row of its
     sequence so far, and the prompt's are all there. appended, dropped: of the layer's cache, see `LayerCache`, the
     row's own unit included. ordered: whether units stand in order of position. match: (queries [vectors, head_dim],
     keys [kv_heads, units, head_dim]) -> logits [vectors, units] float32 as the softmax sees them, vector i being of KV
     head i * kv_heads // vectors. ready: a view with its keys as the row attends to them: a cache may hold them
-    unrotated.
+    unrotated. nearer: a copy of a view with its keys as at rope position 0, where they are held as the text has them.
     """
 
     layer: int
     position: int
+    rows: int
     window: int | None
     decode: bool
     last: bool
@@ -37,6 +40,7 @@ class Row:
     ordered: bool
     match: Callable[[Tensor, Tensor], Tensor]
     ready: Callable[[View], View]
+    nearer: Callable[[View], View]
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,44 @@ class Pages:
         """Among which it chooses. Their bounds have the bytes of a unit each, and are read besides."""
         return self.view.units // self.page
 
-    def chosen(self, layer: int, query: Tensor) -> View:
-        """What a row with this query, [q_heads, head_dim], reads in a layer."""
+    def chosen(self, layer: int, queries: Tensor) -> View:
+        """What a row with this query, [1, q_heads, head_dim], reads in a layer."""
         keys = self.view.keys
         least, greatest = self.bounds(layer, lambda start, stop: keys[:, start:stop])
-        return self.view.chosen(best_pages(query, least, greatest, self.page, self.count))
+        return self.view.chosen(best_pages(queries[-1], least, greatest, self.page, self.count))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Units that rows choose together, by all heads of a layer: the `count` blocks whose vectors match their mean query
+    best, and those beside the blocks.
+
+    view: the units, which all of the rows see, with their keys as these attend to them. first: the unit with which the
+    first block begins; size: units of a block. vectors: [blocks, q_heads, head_dim] float32.
+    """
+
+    view: View
+    first: int
+    size: int
+    count: int
+    vectors: Tensor
+
+    pages = 0  # that are looked at besides, as units
+
+    @property
+    def units(self) -> int:
+        """Per KV head, that are read."""
+        return self.view.units - (len(self.vectors) - self.count) * self.size
+
+    def chosen(self, layer: int, queries: Tensor) -> View:
+        """What rows with these queries, [rows, q_heads, head_dim], read in a layer."""
+        match = self.vectors.flatten(1) @ queries.float().mean(0).flatten()
+        best = match.topk(self.count).indices.sort().values
+        read = torch.ones(self.view.units, dtype=torch.bool, device=best.device)
+        blocks = read[self.first : self.first + len(self.vectors) * self.size].view(-1, self.size)
+        blocks[:] = False
+        blocks[best] = True
+        return self.view.chosen(read.nonzero().flatten().expand(self.view.kv_heads, -1).contiguous())
 
 
 @dataclass(frozen=True)
@@ -91,12 +128,14 @@ class Observed:
     """How rows that read everything attended in a layer.
 
     positions: [rows]. queries: where they were asked for, per view [rows, q_heads, head_dim]. logits: likewise, of a
-    decode step's row, per view [q_heads, units] float32, see `Row.match`.
+    decode step's row, per view [q_heads, units] float32, see `Row.match`. mass: where it was asked for, the attention
+    that the units of a view got of all the rows, by the view's number: [q_heads, units] float32.
     """
 
     positions: Tensor
     queries: list[Tensor] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
+    mass: Callable[[int], Tensor] | None = None
 
 
 class Reader:
@@ -124,12 +163,14 @@ class Reader:
     def wants(self, row: Row, views: list[View]) -> Probe | None:
         """What to tell `observe` of the row and those before it, which read everything in this layer; None: nothing.
 
-        views: what the row may see, or reads. Logits are those of a decode step's row; of a prompt there are queries.
+        views: what the row may see, or reads. Logits are those of a decode step's row; of a prompt there are queries;
+        the mass of attention is there of both.
         """
         return None
 
-    def select(self, row: Row, views: list[View]) -> Sequence[View | Pages | Copies]:
-        """What the row of a decode step reads of `views`, all that it may see; the same list: all of it.
+    def select(self, row: Row, views: list[View]) -> Sequence[View | Pages | Blocks | Copies]:
+        """What the row of a decode step reads of `views`, all that it may see; the same list: all of it. With
+        `ReadPolicy.whole`, also what rows of a prompt read together, the last of which is told.
 
         Asked before the layer is computed: the slot of the row's own unit is in the views, what will be there is not.
         """
@@ -153,9 +194,24 @@ class Reader:
 
 
 class ReadPolicy(Policy):
-    """Which of the kept units a decode step reads."""
+    """Which of the kept units a decode step reads, and with `whole` rows of a prompt.
+
+    whole: so many rows of a prompt, or multiples of it, go through the layers together, and each so many of them read
+    what `Reader.select` says; 0: they read everything. reach: how many rope positions it uses: units at a distance of
+    `reach` or more, in layers without a window, are held with their keys as at rope position 0, and whoever reads them
+    turns queries to `reach` - 1. None: all, and keys stay as the text has them.
+    """
 
     verb = "read"
+
+    @property
+    def whole(self) -> int:
+        return 0
+
+    @property
+    def reach(self) -> int | None:
+        return None
+
     # Whether layers may hold units of different tokens.
     takes_gaps: ClassVar[bool] = True
 
