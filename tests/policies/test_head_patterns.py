@@ -72,6 +72,10 @@ def test_another_model_and_damage_are_refused(ids, tmp_path):
     with pytest.raises(ModelError, match=r"were searched on .* winnow diagnose patterns"):
         LLM(small_model("qwen3")).generate([ids], plan=plan)
     told = json.loads((tmp_path / FILE).read_text(encoding="utf-8"))
+    told["layers"][0].pop()
+    (tmp_path / FILE).write_text(json.dumps(told), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"is damaged .*not a pattern for each of 4 layers and 4 query heads"):
+        LLM(small_model()).generate([ids], plan=plan)
     told["layers"][0][0] = ["diagonal", 3, 4]
     (tmp_path / FILE).write_text(json.dumps(told), encoding="utf-8")
     with pytest.raises(ModelError, match=r"is damaged .*is no pattern"):

@@ -178,7 +178,7 @@ def test_stopping_gives_the_bytes_back(page, server):
     begin(page, most="20000")
     wait(page, lambda: text(page, ".answer")[0], 60)
     assert engine.reserved_bytes > 0
-    page.find_element("id", "stop").click()
+    click(page, "stop")
     wait(page, lambda: states(page) == ["stopped", "not asked"], 60)
     wait(page, lambda: engine.reserved_bytes == 0, 60)
     assert page.execute_script("return document.getElementById('stop').disabled")

@@ -63,4 +63,10 @@ def load_patterns(directory: str | Path, model: PreTrainedModel) -> HeadPatterns
             f"the patterns in {directory} were searched on {found.base}, and this model, {base_name(model)}, has other "
             f"weights, perhaps an adapter's; search its own with: winnow diagnose patterns{dtype_hint(model)}"
         )
+    config = model.config.get_text_config()
+    if [len(heads) for heads in layers] != [config.num_attention_heads] * config.num_hidden_layers:
+        raise ModelError(
+            f"{path} is damaged (it has not a pattern for each of {config.num_hidden_layers} layers and "
+            f"{config.num_attention_heads} query heads); search the patterns again"
+        )
     return found

@@ -1,5 +1,6 @@
 """A server on a port: listening, and ending in good order."""
 
+import gc
 import logging
 import socket
 import time
@@ -51,6 +52,8 @@ def serve(app: Starlette, service: Answering, place: socket.socket, ready: Calla
     A second signal ends at once. ready: called when it listens. Returns the exit code: 0, or 128 and the signal.
     """
     server = Draining(config_of(app), service, ready)
+    gc.collect()
+    gc.freeze()  # a collection that looks through a model's objects takes as long as twenty tokens
     server.run(sockets=[place])
     return server.code
 
