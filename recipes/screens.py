@@ -17,6 +17,7 @@ from typing import Any
 
 from winnow import LLM
 from winnow.runtime.loading import asset
+from winnow.server.app import new_app
 from winnow.server.run import Draining, address, bound, config_of
 from winnow.server.service import Service
 from winnow.server.settings import Settings
@@ -111,7 +112,7 @@ def wait(browser: Any, until: Any, seconds: float = PATIENCE_S) -> Any:
 def served(llm: LLM, name: str, settings: Settings) -> Iterator[tuple[str, Service]]:
     """A server on a port of its own, in this process: its address, and what it is."""
     service, place, ready = Service(llm, settings, name), bound("127.0.0.1", 0), threading.Event()
-    server = Draining(config_of(service), service, ready.set)
+    server = Draining(config_of(new_app(service)), service, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
     thread.start()
     ready.wait()
