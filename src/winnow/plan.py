@@ -8,6 +8,7 @@ Plan.parse("full")                                the identity: full attention
 import ast
 import dataclasses
 import difflib
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
@@ -174,7 +175,9 @@ class Plan:
         if used is not None and used <= shape.max_positions:
             return None
         most = shape.max_positions + 1 - new
-        return min(most, shape.max_positions - self.keep.repeated(most))
+        if not self.keep.repeated(most):
+            return most
+        return bisect_right(range(1, most + 1), shape.max_positions, key=self.keep.positions_read)
 
     def rope_positions(self, shape: ModelShape, prompt: int, new: int) -> int | None:
         """How many rope positions a prompt and `new` tokens use at most, where that may be fewer; else None.

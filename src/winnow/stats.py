@@ -13,9 +13,9 @@ class Stats:
 
     units_read is what the attention of decode steps reads, and the bounds that `quest` compares. The vectors of blocks
     that `infllm` compares are not in it, nor are keys that are read once more to rank prompt tokens (`lazyllm`,
-    `static_prune`, `fastkv`), to vote on units (`h2o`, `snapkv`, `scissorhands`, `tova`) or score them (`keydiff`,
-    `lagkv`, `expected_attention`), or to select them after a prompt or beside revived tokens (`slowfast`, `tidal`), nor
-    is anything that prefill reads.
+    `static_prune`, `fastkv`), to vote on units (`h2o`, `snapkv`, `scissorhands`, `tova`, `lococo`) or score them
+    (`keydiff`, `lagkv`, `expected_attention`), or to select them after a prompt or beside revived tokens (`slowfast`,
+    `tidal`), nor is anything that prefill reads.
 
     Memory is total_bytes. No figure in bytes counts the index of positions that every layer has under any plan (8 bytes
     a token), working memory of a step, or weights. Each of several samples of one prompt counts the prefill and

@@ -177,6 +177,17 @@ def test_words_are_those_of_the_paper():
     assert out.stats.rows_computed > 2 * out.stats.rows_full
 
 
+@pytest.mark.parametrize(("budget", "chunk", "room"), [(9, 200, 311), (9, 512, 259), (400, 200, 408), (511, 200, 511)])
+def test_the_longest_prompt_is_the_longest_that_is_taken(budget, chunk, room):
+    """512 positions: the prompt's, but for the last 8, those of a chunk behind it, and 9 that ask for this one."""
+    llm, params = LLM(small_model("llama")), SamplingParams(max_tokens=2)
+    plan = f"kvzip(budget={budget}, local=8, chunk={chunk}, asks=[5])"
+    assert llm.room(2, plan) == room
+    llm.check([[5] * room], params, plan=plan)
+    with pytest.raises(CapacityError):
+        llm.check([[5] * (room + 1)], params, plan=plan)
+
+
 @pytest.mark.parametrize(
     ("plan", "error", "message"),
     [

@@ -124,7 +124,7 @@ class Footprints:
             rows = max(rows, VOTING_ROWS)
         weights = 4 * FLOAT * rows * shape.q_heads * self._longest(prompt)
         # All units of a layer as floats, and as much again of what is made of them.
-        copies = 4 if source == "units" else 2 * (rows > 0)
+        copies = 4 if source == "units" or self.plan.keep.keeps_sums else 2 * (rows > 0)
         keys = copies * FLOAT * shape.kv_heads * shape.head_dim * self._longest(prompt)
         # Scores of all units at once, and what is made of them to choose.
         choice = CHOICE * sum(self._most(prompt)) * shape.kv_heads if source == "repeats" else 0

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import InputError
 from winnow.learn.directory import check_fresh, check_resumed
 from winnow.learn.heads_files import record_of, save_heads
 from winnow.learn.heads_learner import HeadsLearner
@@ -17,7 +16,7 @@ from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.journal import Journal, load_checkpoint
 from winnow.learn.labels import Labelled, Sample, label
 from winnow.learn.repeats import LEAST as REPEATED
-from winnow.learn.repeats import label_repeated
+from winnow.learn.repeats import check_repeated, label_repeated
 from winnow.learn.run import Figures, Run
 from winnow.learn.samples import LEAST, read_samples
 from winnow.learn.saving import write_metadata
@@ -82,11 +81,8 @@ def train_heads(
     """
     recipe = recipe or HeadsRecipe()
     least = LEAST if target == "logit" else REPEATED
-    if target == "repeat" and any(llm.decoder.shape.windows):
-        raise InputError(
-            "a layer of this model has a sliding window, outside of which nothing is repeated; use heads that learn "
-            "logits: winnow train locret"
-        )
+    if target == "repeat":
+        check_repeated(llm, recipe.length)
     if not resume:
         check_fresh(out)
     samples = read_samples(llm, data, least)

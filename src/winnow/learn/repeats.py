@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
+from winnow.errors import InputError
 from winnow.learn.labels import Labelled
 from winnow.plan import Plan
 from winnow.policies.keep.kvzip import KVzip
@@ -16,6 +17,20 @@ from winnow.runtime.segment import Segment
 
 LEAST = 8  # tokens of a text: there are sinks, and others
 FLOOR = 1e-10  # of scores, of which the logarithm is learnt
+
+
+def check_repeated(llm: LLM, length: int) -> None:
+    """Raise InputError where texts of so many tokens cannot be repeated by the model."""
+    if any(llm.decoder.shape.windows):
+        raise InputError(
+            "a layer of this model has a sliding window, outside of which nothing is repeated; use heads that learn "
+            "logits: winnow train locret"
+        )
+    if length < LEAST:
+        raise InputError(f"length={length} leaves nothing to be repeated; use at least {LEAST}")
+    room = Plan(keep=KVzip(budget=5, local=1)).room(llm.decoder.shape, 1)
+    if room is not None and room <= LEAST:
+        raise InputError(f"the model's {llm.decoder.shape.max_positions} positions leave none to repeat a text in")
 
 
 def label_repeated(llm: LLM, ids: Sequence[int], *, length: int) -> Labelled:

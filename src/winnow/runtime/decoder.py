@@ -109,9 +109,10 @@ class Decoder:
         if source not in known:
             found = source or self.default_heads or bundled_for(self.model)
             if found is None:
+                trained = "kvzap" if policy == "kvzap" else "locret"
                 raise ModelError(
                     f"there are no retaining heads for {base_name(self.model)} with these weights, adapters included; "
-                    f"train some with winnow train {policy} and name their directory: {policy}(heads='DIR')"
+                    f"train some with winnow train {trained} and name their directory: {policy}(heads='DIR')"
                     f"{dtype_hint(self.model)}"
                 )
             known[source] = load_heads(found, self.model)

@@ -48,8 +48,8 @@ class LLM:
             dtype say so.
         plan: what `generate` does unless told otherwise; text or a Plan. None: what the model or adapter was trained
             for, else full attention.
-        heads: retaining heads for plans with `locret`: RetainingHeads, or a directory of them. None: the bundled ones
-            of this model, if there are any.
+        heads: retaining heads for plans with `locret`, `kvzap` or `lococo_locret`: RetainingHeads, or a directory of
+            them. None: the bundled ones of this model, if there are any.
         convolutions: for plans with `lococo`: Convolutions, or a directory of them.
         adapter: a directory with a PEFT adapter, a bundled name or a hub id; it is merged into the weights, in place,
             or added beside packed ones.
@@ -360,7 +360,7 @@ class LLM:
         return ModelServices(self.decoder, self.tokenizer, self.prefill_chunk)
 
     def save_heads(self, directory: str | Path) -> None:
-        """Write the retaining heads that `locret` uses here, for `heads=directory`. Raises ModelError without any."""
+        """Write the retaining heads that are used here, for `heads=directory`. Raises ModelError without any."""
         self.decoder.heads(None).save(directory)
 
     @cached_property

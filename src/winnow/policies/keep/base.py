@@ -181,6 +181,12 @@ class KeepPolicy(Policy):
         """The most rows of one such chunk; a closed formula."""
         return 0
 
+    def positions_read(self, prompt: int) -> int:
+        """How many places in a text a prompt takes, those of such a chunk behind it among them."""
+        if not (rows := self.repeated(prompt)):
+            return prompt
+        return (self.next_eviction(0, prompt) or prompt) + rows
+
     def merger(self, services: Services) -> Merger | None:
         """What `select` makes sums of units by, for a sequence; None: what is not kept is gone."""
         return None

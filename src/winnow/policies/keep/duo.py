@@ -26,7 +26,8 @@ class Duo(KeepPolicy):
         themselves, from 0 to 1, of the first layer's heads, the second's, and so on; None: untrained, all the same, to
         measure what it costs.
     share: of the KV heads that are retrieval heads: `round(share * heads)` of those with the highest gates; of equal
-        gates the first head of every layer comes before the second.
+        gates the first head of every layer comes before the second. Heads of layers with a sliding window count, though
+        it is all the same there: of a model with such layers say a `threshold` instead.
     threshold: instead, the heads whose gates are at least this.
     sink: first tokens of the text that streaming heads keep.
     recent: last tokens that they keep, at least.

@@ -71,7 +71,7 @@ class KVzap(KeepPolicy):
 
     @property
     def score(self) -> Score:
-        return Score("kv", heads=self.scorer)
+        return Score("kv", heads=self.scorer, cancels=True)
 
     def scorer(self, services: Services) -> UnitScorer:
         """The retaining heads. Raises ModelError where the model has none, or others."""
@@ -98,7 +98,7 @@ class KVzap(KeepPolicy):
         stay[:, -self.recent :] = there[:, -self.recent :]
         if self.budget is not None and int(stay.sum()) > (most := self.budget * len(scores)):
             scores.masked_fill_(~stay, -torch.inf)
-            return best_of_layer(scores, positions, most, 0, cancels=True)
+            return best_of_layer(scores, positions, most, 0, cancels=self.score.cancels)
         return None if bool((stay == there).all()) else [head.nonzero().flatten() for head in stay]
 
     def bound(self, prompt: int, new: int, layer: LayerContext) -> int:

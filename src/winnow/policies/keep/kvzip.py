@@ -120,8 +120,7 @@ class KVzip(KeepPolicy):
             self._check_positions(shape, len(ids))
 
     def _check_positions(self, shape: ModelShape, prompt: int) -> None:
-        used = prompt - self.tail(prompt) + self.repeated(prompt)
-        if used > shape.max_positions:
+        if (used := self.positions_read(prompt)) > shape.max_positions:
             raise CapacityError(
                 f"{self.name}: a prompt of {prompt} tokens is repeated chunk by chunk behind itself, which takes up to "
                 f"{used} positions, more than the model's {shape.max_positions}; shorten it, or use a smaller chunk "

@@ -30,7 +30,8 @@ class LoCoCo(KeepPolicy):
 
     budget: units per KV head that a layer keeps, sums among them.
     chunk: prompt tokens from one compression to the next: those whose rows vote.
-    recent: newest units that stay as they are, inside the budget; 0 in both papers.
+    recent: newest units that stay as they are, inside the budget; 0 in both papers. Where fewer tokens have come since
+        the last compression, sums of it are among them.
     decode_chunk: units above the budget at which a layer is compressed, and so new tokens from one compression to the
         next, 17 in the authors' code; None: a prompt is compressed to the budget whatever comes, and new tokens never.
     convolutions: a directory of them; None: those that the LLM was given.
@@ -143,7 +144,7 @@ class LoCoCo(KeepPolicy):
         assert moment.merger is not None
         kept, parts, seeds = parted(
             cache.live_scores(), self.budget - moment.merger.sums, moment.merger.sums, self.recent,
-            cancels=self.score.source == "kv",
+            cancels=self.score.cancels,
         )  # fmt: skip
         weights = moment.merger(moment.layer.index, *cache.pick(parts), seeds)
         return Sums(kept, parts, weights, parts.gather(1, seeds), self.score_of_sums)
@@ -179,7 +180,7 @@ class LoCoCoLocret(LoCoCo):
 
     @property
     def score(self) -> Score:
-        return Score("kv", heads=self.scorer)
+        return Score("kv", heads=self.scorer, cancels=True)
 
     def scorer(self, services: Services) -> UnitScorer:
         """The retaining heads. Raises ModelError where the model has none."""

@@ -148,8 +148,9 @@ class Known:
 
     def score(self, stop: int, mass: Tensor) -> None:
         """Add the attention that the units before position `stop` got, [q_heads, units]."""
+        self.scores = self.scores.to(mass.device)
         if (room := self._policy.scored(stop)) > self.scores.shape[1]:
-            self.scores = _widened(self.scores.to(mass.device), room)
+            self.scores = _widened(self.scores, room)
         mass = mass[:, max(0, self._first - (stop - mass.shape[1])) :]
         end = stop - self._first
         self.scores[:, end - mass.shape[1] : max(0, end)] += mass
