@@ -39,6 +39,7 @@ EQUAL = (
     "slowfast(budget={budget}, recent=100)",
     "quest(page=16, budget={pages})",
     "tidal(budget={kept})",
+    "infllm(recent={half}, sink=4, block=16, top={blocks})",
     "sink_recent(sink=4, recent={recent})",
 )
 
@@ -94,6 +95,7 @@ def equal_plans(budget: int) -> list[Plan]:
     """The policies that have a budget, each in a plan of its own, all at the same one; `EQUAL` says what is equal."""
     kept = budget + LOCAL
     gaps = {"budget": budget, "kept": kept, "recent": kept - SINK, "pages": max(2, kept // 16) * 16}
+    gaps |= {"half": kept // 2, "blocks": (kept - kept // 2 - SINK) // 16}
     return [Plan.parse(text.format(**gaps)) for text in EQUAL]
 
 

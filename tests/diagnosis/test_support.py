@@ -236,9 +236,9 @@ def test_watching_changes_no_token(text):
     fed = []
     ordinary = Shadow.begin
 
-    def begin(self, token):
+    def begin(self, token, known):
         fed.append(token)
-        ordinary(self, token)
+        ordinary(self, token, known)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Shadow, "begin", begin)

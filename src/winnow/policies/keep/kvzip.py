@@ -50,7 +50,7 @@ class KVzip(KeepPolicy):
     chunk: tokens that are repeated at a time.
     sink: first units that stay in every head, inside the budget.
     local: last tokens of the prompt, which come after the choice and stay beside the budget, a question, say; None:
-        100, or all but one of a shorter prompt.
+        100, no more than the budget, or all but one of a shorter prompt.
     asks: token ids that ask for a repetition; None: the paper's sentences, by the model's tokenizer, and, where the
         prompt has a user's turn, what its chat template closes that with and opens the answer.
 
@@ -100,7 +100,7 @@ class KVzip(KeepPolicy):
 
     def tail(self, prompt: int) -> int:
         """Last tokens of a prompt that stay beside the budget."""
-        return min(LOCAL if self.local is None else self.local, prompt - 1)
+        return min(min(LOCAL, self.budget) if self.local is None else self.local, prompt - 1)
 
     def next_eviction(self, known: int, prompt: int) -> int | None:
         end = prompt - self.tail(prompt)
