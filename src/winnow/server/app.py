@@ -43,7 +43,9 @@ def _add_completions(app: FastAPI, service: Service) -> None:
     async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         service.named(body.model)
         deadline = service.deadline()
-        requests = going_on(await service.aside(completion_requests, service, body), given)
+        requests = going_on(
+            await service.aside(completion_requests, service, body), given, service.llm.decoder.shape.vocab
+        )
         echoed = await service.aside(service.texts, body.prompt) if body.echo else None
         view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
         return await respond(service, body, view, http, deadline)
@@ -51,7 +53,7 @@ def _add_completions(app: FastAPI, service: Service) -> None:
     async def talk(body: ChatBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         service.named(body.model)
         deadline = service.deadline()
-        requests = going_on(await service.aside(chat_requests, service, body), given)
+        requests = going_on(await service.aside(chat_requests, service, body), given, service.llm.decoder.shape.vocab)
         view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)
         return await respond(service, body, view, http, deadline)
 

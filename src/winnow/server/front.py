@@ -1,6 +1,5 @@
 """What clients of several replicas talk to: it passes requests on, and streams that it passes on outlive a replica."""
 
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from urllib.parse import unquote
 
@@ -15,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from winnow.server.attempt import Attempt
 from winnow.server.doors import Door, add_doors
 from winnow.server.errors import ApiError, failed
-from winnow.server.events import END, GO_ON, LEFT, STREAM, event, unless_gone
+from winnow.server.events import END, GO_ON, LEFT, STREAM, event, is_ending, unless_gone
 from winnow.server.labelled import PREFIX, labelled
 from winnow.server.passage import Passage
 from winnow.server.replicas import Asked, Head, Lost, Replicas
@@ -47,7 +46,7 @@ class Front:
             text = labelled(await self._replicas.metrics(), self._figures)
             return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
         asked = _asked(http, await http.body())
-        if unquote(asked.path).startswith(GO_ON):
+        if not _is_open(asked.path):
             raise ApiError(404, f"{http.method} {http.url.path}: Not Found", code="not_found")
         reply = await unless_gone(http.receive, self._begun(asked))
         return LEFT if reply is None else reply
@@ -59,7 +58,7 @@ class Front:
 
     def is_lost(self, said: bytes) -> bool:
         """Whether an error says that its replica ends while the front does not."""
-        return not self._ended and json.loads(said)["error"]["code"] == "shutting_down"
+        return not self._ended and is_ending(said)
 
     async def _begun(self, asked: Asked) -> Response:
         """The whole of a reply, or a stream that has begun."""
@@ -157,6 +156,12 @@ def _asked(http: Request, body: bytes) -> Asked:
     given = Headers(scope=http.scope)
     headers = {name: given[name] for name in PASSED if name in given}
     return Asked(http.method, f"{path}?{query}" if query else path, headers, body, given.get(SESSION))
+
+
+def _is_open(path: str) -> bool:
+    """Whether clients may ask for it: a plain path, which no reading makes the front's own way, or another host's."""
+    segments = unquote(path.partition("?")[0]).split("/")
+    return path.startswith("/") and not {".", ".."} & set(segments) and segments[1] != GO_ON[1:]
 
 
 def _kept(head: Head) -> dict[str, str]:

@@ -14,6 +14,7 @@ import httpx2
 
 from winnow.errors import InputError
 from winnow.server.errors import ApiError
+from winnow.server.events import is_ending
 from winnow.server.replicas import Asked, Head, Lost
 
 log = logging.getLogger("winnow.server")
@@ -90,15 +91,25 @@ class Workers:
 
     async def ask(self, asked: Asked) -> AsyncGenerator[Head | bytes, None]:
         worker = await self._chosen(asked.session)
-        url = f"http://127.0.0.1:{worker.about['port']}{asked.path}"
+        url = _url(worker, asked.path)
         headers = {**asked.headers, **self._key}
         worker.inside += 1
         try:
             async with self._client.stream(asked.method, url, headers=headers, content=asked.body) as reply:
+                said = await reply.aread() if reply.status_code == 503 else b""
+                if not self._ending and is_ending(said):
+                    self._drop(worker)
+                    raise Lost
                 yield Head(reply.status_code, dict(reply.headers))
+                if said:
+                    yield said
+                    return
                 async for part in reply.aiter_raw():
                     yield part
         except httpx2.TransportError as error:
+            if isinstance(error, httpx2.ConnectError) and not _refused(error):
+                message = "the server cannot open another connection; come back in a moment"
+                raise ApiError(503, message, code="overloaded", headers={"Retry-After": "5"}) from error
             self._drop(worker)
             raise Lost from error
         finally:
@@ -108,7 +119,7 @@ class Workers:
         found = {}
         for worker in self.workers:
             try:
-                reply = await self._client.get(f"http://127.0.0.1:{worker.about['port']}/metrics", headers=self._key)
+                reply = await self._client.get(_url(worker, "/metrics"), headers=self._key)
             except httpx2.TransportError:
                 continue  # it has just ended
             found[str(worker.number)] = reply.text
@@ -149,26 +160,38 @@ class Workers:
         """Keep a process: one that ends is started anew."""
         pause = PAUSE_S
         while not self._ending:
-            process = await self._start(number)
-            assert process.stdout is not None
-            said = json.loads(await process.stdout.readline() or UNSAID)
-            if "error" not in said:
-                worker = self._ready[number] = Worker(number, process, said)
-                self._any.set()
-                if not begun.done():
-                    begun.set_result(None)
+            try:
+                why = f"ended with code {await self._live(number, begun)}"
                 pause = PAUSE_S
-                await process.wait()
-                self._drop(worker)
-            elif not begun.done():
-                begun.set_exception(InputError(said["error"]))
-                return
-            await process.wait()
+            except Exception as error:
+                if not begun.done():
+                    begun.set_exception(error if isinstance(error, InputError) else InputError(f"a replica: {error}"))
+                    return
+                why = f"could not be started: {error}"
             if not self._ending:
-                log.warning("replica %d ended with code %s; starting it anew", number, process.returncode)
+                log.warning("replica %d %s; starting it anew", number, why)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
         self._any.set()  # who waits for one is told that none will come
+
+    async def _live(self, number: int, begun: "asyncio.Future[None]") -> int:
+        """A process from its start to its end; its code. Raises InputError with what one says that cannot."""
+        process = await self._start(number)
+        assert process.stdout is not None
+        try:
+            said = json.loads(await process.stdout.readline() or UNSAID)
+            if "error" in said:
+                raise InputError(said["error"])
+            worker = self._ready[number] = Worker(number, process, said)
+            self._any.set()
+            if not begun.done():
+                begun.set_result(None)
+            code = await process.wait()
+            self._drop(worker)
+            return code
+        finally:
+            _kill(process)
+            await process.wait()
 
     async def _start(self, number: int) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
@@ -181,6 +204,18 @@ class Workers:
         process.stdin.write(self._told)
         await process.stdin.drain()
         return process
+
+
+def _url(worker: Worker, path: str) -> httpx2.URL:
+    """Of a path as it came: it is no part of a text, in which it could name another host."""
+    return httpx2.URL(scheme="http", host="127.0.0.1", port=worker.about["port"], raw_path=path.encode("latin-1"))
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Whether nobody listens any more; other errors of connecting, such as too many files, are the front's."""
+    while error is not None and not isinstance(error, ConnectionRefusedError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
