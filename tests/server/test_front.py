@@ -54,6 +54,8 @@ async def answering(*replies):
     await workers._client.aclose()
 
 
+EVENTS = b'data: {"id": "a", "created": 1, "choices": []}\n\ndata: [DONE]\n\n'
+BROKEN = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 1000\r\n\r\n" + EVENTS
 PATHS = ["%2F@127.0.0.1:1/latest", "@127.0.0.1:1/", "/x/../go_on/v1/completions", "/./go_on/v1/completions",
          "/%2e/go_on/v1/completions", "/go_on/v1/completions", "/%67o_on/v1/completions", "http://a/"]  # fmt: skip
 
@@ -152,3 +154,46 @@ def test_a_worker_that_cannot_be_started_again_is_tried_again_and_again(monkeypa
 
     assert asyncio.run(kept()) == 3
     assert "replica 0 could not be started: no memory" in caplog.text
+
+
+def test_a_stream_that_has_ended_is_not_gone_on_with():
+    async def asked():
+        async with answering(BROKEN, FINE) as (app, _, had):
+            return await call(app, "POST", "/v1/completions", {}), len(had)
+
+    reply, times = asyncio.run(asked())
+    assert (reply.body, reply.ended, times) == (EVENTS, True, 1)
+
+
+def test_a_replica_is_told_the_host_and_headers_as_they_came():
+    async def asked():
+        async with answering(FINE) as (app, _, had):
+            raw = [("accept", "é"), ("host", "there:1")]
+            reply = await call(app, "GET", "/v1/models/", headers=raw)
+            return reply.status, had[0].lower()
+
+    status, had = asyncio.run(asked())
+    assert status == 200
+    assert "host: there:1\r\n" in had
+
+
+def test_what_the_framework_refuses_is_openais_error():
+    async def asked():
+        async with answering(FINE) as (app, _, _):
+            return await call(app, "TRACE", "/v1/models")
+
+    reply = asyncio.run(asked())
+    assert (reply.status, reply.json["error"]["code"]) == (405, "method_not_allowed")
+
+
+def test_who_waits_for_a_replica_is_told_of_the_end():
+    async def asked():
+        async with answering() as (_, workers, _):
+            workers._any.clear()
+            waiting = asyncio.create_task(workers._chosen(None))
+            await asyncio.sleep(0)
+            workers.end()
+            await asyncio.wait_for(waiting, 5)
+
+    with pytest.raises(ApiError, match="the server ended"):
+        asyncio.run(asked())

@@ -22,6 +22,7 @@ PATIENCE_S = 60.0  # that a request waits for a replica where there is none
 PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0  # before a process that has ended is started anew; twice as long every time
 UNSAID = b'{"error": "a replica ended before it could answer"}'
 STILL_S = 1.0  # that a process has to end which has broken a connection
+METRICS_S = 5.0  # that a process has to show its figures
 GRACE_S = 5.0  # that processes have to end
 
 
@@ -92,7 +93,7 @@ class Workers:
     async def ask(self, asked: Asked) -> AsyncGenerator[Head | bytes, None]:
         worker = await self._chosen(asked.session)
         url = _url(worker, asked.path)
-        headers = {**asked.headers, **self._key}
+        headers = {name: value.encode("latin-1") for name, value in {**asked.headers, **self._key}.items()}
         worker.inside += 1
         try:
             async with self._client.stream(asked.method, url, headers=headers, content=asked.body) as reply:
@@ -119,24 +120,28 @@ class Workers:
         found = {}
         for worker in self.workers:
             try:
-                reply = await self._client.get(_url(worker, "/metrics"), headers=self._key)
+                reply = await self._client.get(_url(worker, "/metrics"), headers=self._key, timeout=METRICS_S)
             except httpx2.TransportError:
-                continue  # it has just ended
-            found[str(worker.number)] = reply.text
+                continue  # it has just ended, or does not answer
+            if reply.status_code == 200:
+                found[str(worker.number)] = reply.text
         return found
 
     def end(self) -> None:
         if not self._ending:
             self._ending = True
+            self._any.set()
             for process in self._processes.values():
                 if process.returncode is None:
                     process.terminate()
+                    asyncio.get_running_loop().call_later(GRACE_S, _kill, process)
 
     async def _chosen(self, session: str | None) -> Worker:
         """The session's own process, as long as it is there; else the one with the fewest requests."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self._any.wait()
+                while not self._ready and not self._ending:
+                    await self._any.wait()
         except TimeoutError:
             message = "no replica is there to answer; come back in a moment"
             raise ApiError(503, message, code="no_replica", headers={"Retry-After": "5"}) from None
