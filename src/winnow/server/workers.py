@@ -88,12 +88,12 @@ class Workers:
     @property
     def workers(self) -> list[Worker]:
         """Those that can be asked."""
-        return list(self._ready.values())
+        return [self._ready[number] for number in sorted(self._ready)]
 
     async def ask(self, asked: Asked) -> AsyncGenerator[Head | bytes, None]:
         worker = await self._chosen(asked.session)
         url = _url(worker, asked.path)
-        headers = {name: value.encode("latin-1") for name, value in {**asked.headers, **self._key}.items()}
+        headers = [(name.encode(), value.encode("latin-1")) for name, value in {**asked.headers, **self._key}.items()]
         worker.inside += 1
         try:
             async with self._client.stream(asked.method, url, headers=headers, content=asked.body) as reply:
