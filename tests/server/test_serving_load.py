@@ -151,7 +151,7 @@ def test_deadlines(new):
 
 
 FAILURES = {
-    "internal_error": (RuntimeError("at /work/secret.py: oops"), 500, "an internal error"),
+    "internal_error": (RuntimeError("at /srv/secret.py: oops"), 500, "an internal error"),
     "out_of_memory": (RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried"), 503, "memory"),
     "failed": (InputError("the policy cannot go on at /a/b/c"), 500, "the policy cannot go on at (a path)"),
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from winnow.server.service import Service
 
 NEEDED = ("fastapi", "httpx2", "uvicorn", "prometheus_client")
+UNBOUNDED_MIB = 2.0**30  # of a body, which the front has bounded
 REPLICA = ("-m", "winnow.cli.serve_replica")
 
 
@@ -67,8 +68,14 @@ async def _serve_several(options: Serve, place: "socket.socket") -> int:
 def _of_replica(options: Serve, token: str) -> Serve:
     """What a replica is told: to answer its front alone, which is where clients are let in and allowed time to end."""
     settings = replace(options.settings, host="127.0.0.1", port=0, api_key=(token,), allow_origin=(), drain_s=0.0)
-    threads = options.threads or max(1, (os.cpu_count() or 1) // options.replicas)
+    settings = replace(settings, max_body_mib=UNBOUNDED_MIB)  # what goes on is longer than what the client sent
+    threads = options.threads or max(1, _cores() // options.replicas)
     return replace(options, settings=settings, threads=threads, replicas=1)
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _say_where(options: Serve, place: "socket.socket", name: str, plan: str) -> None:

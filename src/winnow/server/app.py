@@ -11,7 +11,7 @@ from starlette.responses import Response
 from winnow import __version__
 from winnow.server.answering import respond
 from winnow.server.doors import add_doors
-from winnow.server.errors import ApiError, invalid
+from winnow.server.errors import ApiError, invalid, unanswerable
 from winnow.server.events import GO_ON
 from winnow.server.fields import ChatBody, ChatOn, CompletionBody, CompletionOn, DetokenizeBody, TokenizeBody
 from winnow.server.going_on import going_on
@@ -20,8 +20,6 @@ from winnow.server.prompts import chat_requests, completion_requests, detokenize
 from winnow.server.service import Service
 from winnow.server.spelling import Spelling
 from winnow.server.views import ChatView, CompletionView
-
-CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
 
 def new_app(service: Service) -> FastAPI:
@@ -43,7 +41,9 @@ def _add_completions(app: FastAPI, service: Service) -> None:
     async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         service.named(body.model)
         deadline = service.deadline()
-        requests = going_on(await service.aside(completion_requests, service, body), given)
+        requests = going_on(
+            await service.aside(completion_requests, service, body), given, service.llm.decoder.shape.vocab
+        )
         echoed = await service.aside(service.texts, body.prompt) if body.echo else None
         view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
         return await respond(service, body, view, http, deadline)
@@ -51,7 +51,7 @@ def _add_completions(app: FastAPI, service: Service) -> None:
     async def talk(body: ChatBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         service.named(body.model)
         deadline = service.deadline()
-        requests = going_on(await service.aside(chat_requests, service, body), given)
+        requests = going_on(await service.aside(chat_requests, service, body), given, service.llm.decoder.shape.vocab)
         view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)
         return await respond(service, body, view, http, deadline)
 
@@ -132,10 +132,7 @@ def _add_errors(app: FastAPI) -> None:
         return invalid(error.errors()).response()
 
     async def by_framework(request: Request, error: HTTPException) -> Response:
-        message = "the body cannot be read as JSON" if error.status_code == 400 else str(error.detail)
-        if error.status_code in (404, 405):
-            message = f"{request.method} {request.url.path}: {message}"
-        return ApiError(error.status_code, message, code=CODES.get(error.status_code), headers=error.headers).response()
+        return unanswerable(request, error).response()
 
     handlers: dict[type[Exception], Callable[[Request, Any], Awaitable[Response]]] = {
         ApiError: said,

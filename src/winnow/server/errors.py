@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from winnow.errors import CapacityError, PlanError, WinnowError
@@ -15,6 +17,9 @@ RETRY_S = 1
 _PATH = re.compile(r"(?<![\w./~])~?/(?:[^\s/'\":;,()]+/)+[^\s/'\":;,()]*")
 _NAMED = re.compile(r"([a-z][a-z_]*)(?:=|: | )")
 KINDS = {401: "authentication_error", 404: "not_found_error", 408: "timeout_error", 429: "rate_limit_error"}
+
+
+CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
 
 class ApiError(Exception):
@@ -77,6 +82,14 @@ def failed(error: BaseException) -> ApiError:
             headers={"Retry-After": str(RETRY_S)},
         )
     return ApiError(500, "an internal error ended this answer", code="internal_error")
+
+
+def unanswerable(request: Request, error: HTTPException) -> ApiError:
+    """What the framework refused before anybody looked at it."""
+    message = "the body cannot be read as JSON" if error.status_code == 400 else str(error.detail)
+    if error.status_code in (404, 405):
+        message = f"{request.method} {request.url.path}: {message}"
+    return ApiError(error.status_code, message, code=CODES.get(error.status_code), headers=error.headers)
 
 
 def out_of_memory(error: BaseException) -> bool:

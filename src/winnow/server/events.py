@@ -20,6 +20,11 @@ def event(data: dict[str, Any]) -> bytes:
     return STARTS + json.dumps(data, ensure_ascii=False, allow_nan=False).encode() + END
 
 
+def is_ending(said: bytes) -> bool:
+    """Whether an error's body says that the server that was asked ends."""
+    return b'"shutting_down"' in said and json.loads(said)["error"]["code"] == "shutting_down"
+
+
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Some]) -> Some | None:
     """What `work` comes to, or None once the client has left; then it is cancelled."""
     answer, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))

@@ -1,28 +1,28 @@
 """What clients of several replicas talk to: it passes requests on, and streams that it passes on outlive a replica."""
 
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from winnow.server.attempt import Attempt
 from winnow.server.doors import Door, add_doors
-from winnow.server.errors import ApiError, failed
-from winnow.server.events import END, GO_ON, LEFT, STREAM, event, unless_gone
+from winnow.server.errors import ApiError, failed, unanswerable
+from winnow.server.events import END, GO_ON, LEFT, STREAM, event, is_ending, unless_gone
 from winnow.server.labelled import PREFIX, labelled
 from winnow.server.passage import Passage
 from winnow.server.replicas import Asked, Head, Lost, Replicas
 from winnow.server.settings import Settings
 
 SESSION = "x-session-id"
-PASSED = ("content-type", "accept")  # headers of a request that replicas are told
+PASSED = ("content-type", "accept", "host")  # headers of a request that replicas are told
 KEPT = ("connection", "content-length", "date", "keep-alive", "server", "transfer-encoding")  # a hop's own
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
@@ -46,8 +46,11 @@ class Front:
         if http.url.path == "/metrics":
             text = labelled(await self._replicas.metrics(), self._figures)
             return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-        asked = _asked(http, await http.body())
-        if unquote(asked.path).startswith(GO_ON):
+        try:
+            asked = _asked(http, await http.body())
+        except ClientDisconnect:
+            return LEFT
+        if not _is_open(asked.path):
             raise ApiError(404, f"{http.method} {http.url.path}: Not Found", code="not_found")
         reply = await unless_gone(http.receive, self._begun(asked))
         return LEFT if reply is None else reply
@@ -59,7 +62,7 @@ class Front:
 
     def is_lost(self, said: bytes) -> bool:
         """Whether an error says that its replica ends while the front does not."""
-        return not self._ended and json.loads(said)["error"]["code"] == "shutting_down"
+        return not self._ended and is_ending(said)
 
     async def _begun(self, asked: Asked) -> Response:
         """The whole of a reply, or a stream that has begun."""
@@ -117,6 +120,8 @@ class Relay(Response):
                         if (made := self._passage.take(said)) is not None:
                             yield made
                 except Lost:
+                    if self._passage.ended:
+                        return
                     self._attempt.lose()
                     await self._attempt.go_on(self._passage.rest())
         except Exception as error:
@@ -142,10 +147,12 @@ def new_front_app(front: Front) -> Starlette:
         return await front.respond(request)
 
     async def said(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ApiError)
-        return error.response()
+        assert isinstance(error, ApiError | HTTPException)
+        return (error if isinstance(error, ApiError) else unanswerable(request, error)).response()
 
-    handlers: dict[int | type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {ApiError: said}
+    handlers: dict[int | type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+        ApiError: said, HTTPException: said,
+    }  # fmt: skip
     app = Starlette(routes=[Route("/{path:path}", respond, methods=METHODS)], exception_handlers=handlers)
     add_doors(app, front.settings, front.door)
     return app
@@ -157,6 +164,12 @@ def _asked(http: Request, body: bytes) -> Asked:
     given = Headers(scope=http.scope)
     headers = {name: given[name] for name in PASSED if name in given}
     return Asked(http.method, f"{path}?{query}" if query else path, headers, body, given.get(SESSION))
+
+
+def _is_open(path: str) -> bool:
+    """Whether clients may ask for it: a plain path, which no reading makes the front's own way, or another host's."""
+    segments = unquote(path.partition("?")[0]).split("/")
+    return path.startswith("/") and not {".", ".."} & set(segments) and segments[1] != GO_ON[1:]
 
 
 def _kept(head: Head) -> dict[str, str]:

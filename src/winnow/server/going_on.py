@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from winnow.engine.request import Output, Request
+from winnow.server.errors import ApiError
 from winnow.server.views import Json
 
 
@@ -24,7 +25,12 @@ class Trace:
             chunk["choices"][0]["token_ids"] = self._tokens.pop(place)
 
 
-def going_on(requests: Sequence[Request], given: Sequence[Sequence[int]]) -> list[Request]:
-    """The requests, with the tokens that their choices, in the order of these, have come to. Raises InputError."""
+def going_on(requests: Sequence[Request], given: Sequence[Sequence[int]], vocabulary: int) -> list[Request]:
+    """The requests, with the tokens that their choices, in the order of these, have come to.
+
+    vocabulary: how many ids there are. Raises ApiError, InputError.
+    """
+    if wrong := [token for tokens in given for token in tokens if not 0 <= token < vocabulary]:
+        raise ApiError(400, f"given: there is no token {wrong[0]}; give ids below {vocabulary}", param="given")
     n = requests[0].params.n
     return [request.going_on(given[index * n : (index + 1) * n]) for index, request in enumerate(requests)]

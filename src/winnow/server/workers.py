@@ -14,6 +14,7 @@ import httpx2
 
 from winnow.errors import InputError
 from winnow.server.errors import ApiError
+from winnow.server.events import is_ending
 from winnow.server.replicas import Asked, Head, Lost
 
 log = logging.getLogger("winnow.server")
@@ -21,6 +22,7 @@ PATIENCE_S = 60.0  # that a request waits for a replica where there is none
 PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0  # before a process that has ended is started anew; twice as long every time
 UNSAID = b'{"error": "a replica ended before it could answer"}'
 STILL_S = 1.0  # that a process has to end which has broken a connection
+METRICS_S = 5.0  # that a process has to show its figures
 GRACE_S = 5.0  # that processes have to end
 
 
@@ -86,19 +88,29 @@ class Workers:
     @property
     def workers(self) -> list[Worker]:
         """Those that can be asked."""
-        return list(self._ready.values())
+        return [self._ready[number] for number in sorted(self._ready)]
 
     async def ask(self, asked: Asked) -> AsyncGenerator[Head | bytes, None]:
         worker = await self._chosen(asked.session)
-        url = f"http://127.0.0.1:{worker.about['port']}{asked.path}"
-        headers = {**asked.headers, **self._key}
+        url = _url(worker, asked.path)
+        headers = [(name.encode(), value.encode("latin-1")) for name, value in {**asked.headers, **self._key}.items()]
         worker.inside += 1
         try:
             async with self._client.stream(asked.method, url, headers=headers, content=asked.body) as reply:
+                said = await reply.aread() if reply.status_code == 503 else b""
+                if not self._ending and is_ending(said):
+                    self._drop(worker)
+                    raise Lost
                 yield Head(reply.status_code, dict(reply.headers))
+                if said:
+                    yield said
+                    return
                 async for part in reply.aiter_raw():
                     yield part
         except httpx2.TransportError as error:
+            if isinstance(error, httpx2.ConnectError) and not _refused(error):
+                message = "the server cannot open another connection; come back in a moment"
+                raise ApiError(503, message, code="overloaded", headers={"Retry-After": "5"}) from error
             self._drop(worker)
             raise Lost from error
         finally:
@@ -108,24 +120,28 @@ class Workers:
         found = {}
         for worker in self.workers:
             try:
-                reply = await self._client.get(f"http://127.0.0.1:{worker.about['port']}/metrics", headers=self._key)
+                reply = await self._client.get(_url(worker, "/metrics"), headers=self._key, timeout=METRICS_S)
             except httpx2.TransportError:
-                continue  # it has just ended
-            found[str(worker.number)] = reply.text
+                continue  # it has just ended, or does not answer
+            if reply.status_code == 200:
+                found[str(worker.number)] = reply.text
         return found
 
     def end(self) -> None:
         if not self._ending:
             self._ending = True
+            self._any.set()
             for process in self._processes.values():
                 if process.returncode is None:
                     process.terminate()
+                    asyncio.get_running_loop().call_later(GRACE_S, _kill, process)
 
     async def _chosen(self, session: str | None) -> Worker:
         """The session's own process, as long as it is there; else the one with the fewest requests."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self._any.wait()
+                while not self._ready and not self._ending:
+                    await self._any.wait()
         except TimeoutError:
             message = "no replica is there to answer; come back in a moment"
             raise ApiError(503, message, code="no_replica", headers={"Retry-After": "5"}) from None
@@ -149,26 +165,38 @@ class Workers:
         """Keep a process: one that ends is started anew."""
         pause = PAUSE_S
         while not self._ending:
-            process = await self._start(number)
-            assert process.stdout is not None
-            said = json.loads(await process.stdout.readline() or UNSAID)
-            if "error" not in said:
-                worker = self._ready[number] = Worker(number, process, said)
-                self._any.set()
-                if not begun.done():
-                    begun.set_result(None)
+            try:
+                why = f"ended with code {await self._live(number, begun)}"
                 pause = PAUSE_S
-                await process.wait()
-                self._drop(worker)
-            elif not begun.done():
-                begun.set_exception(InputError(said["error"]))
-                return
-            await process.wait()
+            except Exception as error:
+                if not begun.done():
+                    begun.set_exception(error if isinstance(error, InputError) else InputError(f"a replica: {error}"))
+                    return
+                why = f"could not be started: {error}"
             if not self._ending:
-                log.warning("replica %d ended with code %s; starting it anew", number, process.returncode)
+                log.warning("replica %d %s; starting it anew", number, why)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
         self._any.set()  # who waits for one is told that none will come
+
+    async def _live(self, number: int, begun: "asyncio.Future[None]") -> int:
+        """A process from its start to its end; its code. Raises InputError with what one says that cannot."""
+        process = await self._start(number)
+        assert process.stdout is not None
+        try:
+            said = json.loads(await process.stdout.readline() or UNSAID)
+            if "error" in said:
+                raise InputError(said["error"])
+            worker = self._ready[number] = Worker(number, process, said)
+            self._any.set()
+            if not begun.done():
+                begun.set_result(None)
+            code = await process.wait()
+            self._drop(worker)
+            return code
+        finally:
+            _kill(process)
+            await process.wait()
 
     async def _start(self, number: int) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
@@ -181,6 +209,18 @@ class Workers:
         process.stdin.write(self._told)
         await process.stdin.drain()
         return process
+
+
+def _url(worker: Worker, path: str) -> httpx2.URL:
+    """Of a path as it came: it is no part of a text, in which it could name another host."""
+    return httpx2.URL(scheme="http", host="127.0.0.1", port=worker.about["port"], raw_path=path.encode("latin-1"))
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Whether nobody listens any more; other errors of connecting, such as too many files, are the front's."""
+    while error is not None and not isinstance(error, ConnectionRefusedError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
