@@ -191,7 +191,9 @@ class Workers:
             self._any.set()
             if not begun.done():
                 begun.set_result(None)
+            rest = asyncio.create_task(_read_on(process.stdout))
             code = await process.wait()
+            rest.cancel()
             self._drop(worker)
             return code
         finally:
@@ -209,6 +211,12 @@ class Workers:
         process.stdin.write(self._told)
         await process.stdin.drain()
         return process
+
+
+async def _read_on(lines: asyncio.StreamReader) -> None:
+    """Read what nobody asked for, so that whoever writes it never waits."""
+    while await lines.read(2**16):
+        pass
 
 
 def _url(worker: Worker, path: str) -> httpx2.URL:
