@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from winnow.cli.commands.train import Duo
-from winnow.cli.training import left_out, train
+from winnow.cli.training import cost, train
 from winnow.learn.gates import GatesReport, train_gates
 
 
@@ -29,16 +29,13 @@ def duo(options: Duo) -> int:
 
 def _told(made: GatesReport) -> tuple[str, Mapping[str, str]]:
     """What was made, from what, at what cost."""
-    result, data = made.record["result"], made.record["data"]
+    result = made.record["result"]
     values = {
         "loss, first": f"{result['loss_first']:.4f}",
         "loss, last": f"{result['loss_last']:.4f}",
         "distance from full attention, last": f"{result['distance_last']:.4f}",
         "mean gate, last": f"{result['gate_last']:.3f}",
-        "steps": f"{result['steps']:,}",
-        "tokens": f"{result['tokens']:,}",
-        "samples": f"{data['samples']:,}{left_out(data)}",
-        "time": f"{result['seconds']:.1f} s",
+        **cost(made),
     }
     if held_out := result["held_out"]:
         values["held out"] = f"loss {held_out['loss']:.4f}, distance {held_out['distance']:.4f}"

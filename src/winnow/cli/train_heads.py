@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from winnow.cli.commands.train import Heads, KVzap, Locret
-from winnow.cli.training import left_out, train
+from winnow.cli.training import cost, train
 from winnow.learn.heads import HeadsReport, train_heads
 from winnow.runtime.heads import Target
 
@@ -41,16 +41,13 @@ def _heads(options: Heads, name: str, target: Target, parameters: str) -> int:
 
 def _told(made: HeadsReport) -> tuple[str, Mapping[str, str]]:
     """What was made, from what, at what cost."""
-    result, data = made.record["result"], made.record["data"]
+    result = made.record["result"]
     values = {
         "loss, first": f"{result['loss_first']:.4f}",
         "loss, last": f"{result['loss_last']:.4f}",
         "overlap, first": f"{result['overlap_first']:.1%} of the best tenth",
         "overlap, last": f"{result['overlap_last']:.1%}",
-        "steps": f"{result['steps']:,}",
-        "tokens": f"{result['tokens']:,}",
-        "samples": f"{data['samples']:,}{left_out(data)}",
-        "time": f"{result['seconds']:.1f} s",
+        **cost(made),
     }
     if held_out := result["held_out"]:
         values["held out"] = f"loss {held_out['loss']:.4f}, overlap {held_out['overlap']:.1%}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from winnow.cli.commands.train import LoCoCo
-from winnow.cli.training import left_out, train
+from winnow.cli.training import cost, train
 from winnow.learn.convolutions import ConvolutionsReport, train_convolutions
 
 
@@ -24,12 +24,9 @@ def lococo(options: LoCoCo) -> int:
 
 def _told(made: ConvolutionsReport) -> tuple[str, Mapping[str, str]]:
     """What was made, from what, at what cost."""
-    result, data = made.record["result"], made.record["data"]
+    result = made.record["result"]
     return f"convolutions for {made.record['base']['name']}", {
         "loss, first": f"{result['loss_first']:.4f} nats per token",
         "loss, last": f"{result['loss_last']:.4f}",
-        "steps": f"{result['steps']:,}",
-        "tokens": f"{result['tokens']:,}",
-        "texts": f"{data['samples']:,}{left_out(data)}",
-        "time": f"{result['seconds']:.1f} s",
+        **cost(made, "texts"),
     }

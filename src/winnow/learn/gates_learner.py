@@ -11,6 +11,7 @@ from winnow.errors import InputError
 from winnow.learn.attention import attend_alone, attend_segment
 from winnow.learn.gates_recipe import GatesRecipe
 from winnow.learn.labels import Sample
+from winnow.learn.learner import Learner
 from winnow.learn.packed import Call, Rows, through
 from winnow.runtime.decoder import Decoder
 
@@ -32,7 +33,7 @@ class GatedCall(Call):
         return gates * full + (1 - gates) * streaming
 
 
-class GatesLearner:
+class GatesLearner(Learner):
     """A gate for each KV head of a model, which itself stays as it is: [layers, kv_heads] float32, all 1 at first.
 
     The loss of a sample is the squared error of the last hidden states, after the norm, mean over the hidden dimensions
@@ -44,7 +45,7 @@ class GatesLearner:
         self.decoder, self.recipe = decoder, recipe
         shape = decoder.shape
         self.gates = torch.ones(shape.layers, shape.kv_heads, device=decoder.device, requires_grad=True)
-        self.optimizer = torch.optim.AdamW([self.gates], lr=recipe.learning_rate, weight_decay=0.0)
+        super().__init__([self.gates], torch.optim.AdamW([self.gates], lr=recipe.learning_rate, weight_decay=0.0))
 
     def learn(self, step: int, sample: Sample) -> dict[str, float]:
         """Take step number `step`, counted from 0. Raises InputError where the loss is no number."""
@@ -66,17 +67,6 @@ class GatesLearner:
     def judge(self, sample: Sample) -> dict[str, float]:
         """How the gates do on a sample; they stay as they are."""
         return self._figures(self.error(sample))
-
-    def state(self) -> dict[str, Tensor]:
-        """What another learner needs to go on: the gates, and what the optimizer knows of them."""
-        [known] = self.optimizer.state_dict()["state"].values()
-        return {"gates": self.gates.detach(), **known}
-
-    @torch.no_grad()
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state."""
-        self.gates.copy_(state.pop("gates"))
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": {0: state}})
 
     def _figures(self, error: Tensor) -> dict[str, float]:
         gates = self.gates.detach()

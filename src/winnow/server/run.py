@@ -53,7 +53,7 @@ def serve(app: Starlette, service: Answering, place: socket.socket, ready: Calla
     """
     server = Draining(config_of(app), service, ready)
     gc.collect()
-    gc.freeze()  # a collection that looks through a model's objects takes as long as twenty tokens
+    gc.freeze()  # or some requests would wait until a collection has looked through all of a model's objects
     server.run(sockets=[place])
     return server.code
 
