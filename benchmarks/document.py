@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from benchmarks.windows import LONGEST_TOKEN
 from winnow import LLM
 from winnow.errors import InputError
@@ -24,6 +26,18 @@ def document_ids(llm: LLM, text: Path | None, needed: int, most: int | None = No
             f"{named} has {len(ids):,} tokens; {needed:,} are needed: give a longer --text, or ask for less"
         )
     return ids[: most or needed]
+
+
+def ids_of(llm: LLM, text: Path | None, shape: str | None, needed: int) -> list[int]:
+    """The first `needed` token ids of a text; random ones, always the same, for the random weights of a known shape.
+
+    Raises what `document_ids` raises.
+    """
+    if shape is None:
+        return document_ids(llm, text, needed)
+    draw = torch.Generator().manual_seed(0)
+    ids: list[int] = torch.randint(llm.decoder.shape.vocab, (needed,), generator=draw).tolist()
+    return ids
 
 
 def pieces(ids: list[int], count: int, length: int) -> list[list[int]]:

@@ -12,6 +12,7 @@ from winnow.cli.options import MODEL, MOST_THREADS, TASK, AtLeast1, ModelOptions
 from winnow.errors import InputError
 
 if TYPE_CHECKING:
+    from benchmarks.source import Source
     from winnow import LLM, Plan
 
 PROGRAM = "python -m benchmarks"
@@ -65,6 +66,22 @@ class TextOptions(ModelOptions):
 
     text: Path | None = None
     """A text file. Default: the bundled books."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOrShapeOptions(TextOptions):
+    """A model on real text, or a known shape with random weights, on random tokens."""
+
+    shape: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Random weights of a known shape instead of a model: timed only."""
+
+    def source(self) -> "Source":
+        """Raises InputError where a text is given for random weights."""
+        from benchmarks.source import Source
+
+        if self.shape is not None and self.text is not None:
+            raise InputError("--shape has random weights, for which no text is closer than another; leave --text out")
+        return Source(self, self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,31 +7,23 @@ import torch
 from rich.table import Table
 
 from benchmarks.commands.engine import Sparse
-from benchmarks.document import document_ids
+from benchmarks.document import ids_of
 from benchmarks.record import Record, about
-from benchmarks.shapes import shape_named
-from benchmarks.source import Source, load_checked
+from benchmarks.source import load_checked
 from benchmarks.sparse import PLANS, Skipped, SparseRow, measure_sparse, summarise_sparse
 from benchmarks.tables import length_table
 from winnow.cli.deliver import deliver
 from winnow.cli.inputs import parse_plans
 from winnow.cli.terminal import Meter, interruptible
-from winnow.errors import InputError
 from winnow.evaluation.compare import with_full
 
 
 def sparse(options: Sparse) -> int:
     """Time prefills; returns the exit code."""
-    if options.shape is not None and options.text is not None:
-        raise InputError("--shape has random weights, for which no text is closer than another; leave --text out")
     lengths, tail = sorted(set(options.length)), options.tail if options.shape is None else 0
     plans = with_full(parse_plans(options.plan, PLANS))
-    llm = load_checked(Source(options, options.shape), plans, lengths[-1] + tail)
-    if options.shape is None:
-        ids = document_ids(llm, options.text, lengths[-1] + tail)
-    else:
-        draw = torch.Generator().manual_seed(0)
-        ids = torch.randint(shape_named(options.shape).vocab, (lengths[-1],), generator=draw).tolist()
+    llm = load_checked(options.source(), plans, lengths[-1] + tail)
+    ids = ids_of(llm, options.text, options.shape, lengths[-1] + tail)
     settings = {"tail": tail, "repeats": options.repeats}
     name = options.shape or options.model_name
     measured: list[Skipped] = []

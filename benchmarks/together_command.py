@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 
 from benchmarks.commands.engine import Together
 from benchmarks.continuous import Continuous
-from benchmarks.document import document_ids, pieces
+from benchmarks.document import ids_of, pieces
 from benchmarks.record import Record, about
-from benchmarks.source import Source, load_checked
+from benchmarks.source import load_checked
 from benchmarks.speed import STOCK
 from benchmarks.tables import PLAN_COLUMNS
 from benchmarks.together import (
@@ -36,10 +36,10 @@ def together(options: Together) -> int:
     plans, count, length = parse_plans(options.plan, PLANS), options.sequences, options.length
     arms = arms_of(plans, count)
     new = WARMUP + options.repeats * options.steps + 2 * count + 2
-    llm = load_checked(Source(options), plans, length + new)
+    llm = load_checked(options.source(), plans, length + new)
     if llm.device.type != "cpu":
         raise InputError(f"the floor and transformers are measured on a CPU, not on {llm.device}")
-    prompts = pieces(document_ids(llm, options.text, _wanted(options)), count, length)
+    prompts = pieces(ids_of(llm, options.text, options.shape, _wanted(options)), count, length)
     settings = {name: getattr(options, name) for name in ("length", "sequences", "steps", "repeats")}
     turns, units = list[Turn](), dict[str, float]()
     total = sum(len(arm.plans) * length + options.repeats * options.steps for arm in arms)
@@ -52,7 +52,7 @@ def together(options: Together) -> int:
             meter.note(f"turn {len(turns)} of {options.repeats}: done")
         if stock is not None:
             stock.close()
-    complete, name = len(turns) == options.repeats, options.model_name
+    complete, name = len(turns) == options.repeats, options.shape or options.model_name
     rows = summarise_together(arms, turns, units, llm.decoder.shape.unit_bytes) if turns else []
     figures = {
         **settings,
@@ -79,7 +79,7 @@ def _stock(
     if not options.stock:
         return None, None
     note(f"{STOCK}: prompts")
-    model = options.load(weights="dense").model
+    model = options.load(weights="dense").model if options.shape is None else llm.model
     made = Continuous(model, prompts, STOCK_STEPS)
     try:
         made.begin()

@@ -2,12 +2,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from benchmarks.options import CHUNK, Cached, Chunk, Prefilled, Repeats, ShapeOptions, TextOptions
+from benchmarks.options import (
+    CHUNK,
+    Cached,
+    Chunk,
+    Prefilled,
+    Repeats,
+    ShapeOptions,
+    TextOptions,
+    TextOrShapeOptions,
+)
 from winnow.cli.options import (
     MODEL,
     AtLeast1,
@@ -42,15 +51,13 @@ class Steps(PlansOptions, TextOptions, OutOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sparse(PlansOptions, TextOptions, OutOptions):
+class Sparse(PlansOptions, TextOrShapeOptions, OutOptions):
     """Seconds to prefill a prompt of a text under plans that skip what its rows read, and how close they stay to full.
 
     Without --plan: full attention and a few settings of every such policy.
     """
 
     length: Prefilled = (8000,)
-    shape: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Random weights of a known shape instead of a model: timed only."""
     tail: AtLeast1 = 128
     """Tokens of the text after the prompt, along which plans are compared."""
     repeats: Repeats = 5
@@ -82,7 +89,7 @@ class Overhead(PlansOptions, TextOptions, OutOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together(PlansOptions, TextOptions, OutOptions):
+class Together(PlansOptions, TextOrShapeOptions, OutOptions):
     """Tokens per second of sequences that decode together, beside one alone, the machine's floor and transformers.
 
     Every plan for all of them, and all plans mixed. The floor: the products of so many rows, and everybody's units at
@@ -231,6 +238,27 @@ class Forks(TextOptions, OutOptions):
         from benchmarks.forks_command import forks
 
         return forks(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(PlansOptions, ShapeOptions, OutOptions):
+    """What attention takes of a decode step after many cached tokens, by how their units are held.
+
+    Caches are filled with random units instead of a prefill. Attention: the step less the same step over two units.
+    """
+
+    length: Length = 32768
+    """Tokens cached before."""
+    weights: Annotated[Literal["dense", "int4"], Parameter(group=MODEL)] = "int4"
+    """How the model's weights are held."""
+    steps: AtLeast1 = 5
+    """Steps of each plan in a turn."""
+    repeats: Repeats = 9
+
+    def __call__(self) -> int:
+        from benchmarks.attention_command import attention
+
+        return attention(self)
 
 
 @dataclass(frozen=True, kw_only=True)

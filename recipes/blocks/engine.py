@@ -48,6 +48,16 @@ TOGETHER: Columns = {
     "of the floor, x": number("of_floor", 2),
     "of transformers, x": number("of_stock", 1),
 }
+ATTENTION: Columns = {
+    "plan": code("plan"),
+    "step, ms": milliseconds("step_s"),
+    "of full, x": lambda row: f"{row['step_x']:.2f} ({row['step_low']:.2f} to {row['step_high']:.2f})",
+    "attention, ms": milliseconds("attention_s"),
+    "of full's, x": lambda row: f"{row['attention_x']:.2f} ({row['attention_low']:.2f} to {row['attention_high']:.2f})",
+    "units, MiB": lambda row: f"{row['units_bytes'] / 2**20:,.0f}",
+    "read, GB/s": number("gb_s", 1),
+    "of the machine's, x": number("of_rate", 2),
+}
 ARRIVAL: Columns = {
     "engine": code("setting"),
     "turns": key("turns"),
@@ -125,6 +135,16 @@ def together(told: Record) -> str:
     return "\n\n".join([table(TOGETHER, told["summary"]), about, *missing])
 
 
+def attention(told: Record) -> str:
+    """Attention's part of a step by how units are held."""
+    return (
+        f"{table(ATTENTION, told['summary'])}\n\n{told['model']} with random weights ({told['weights']}), "
+        f"{told['length']:,} random units cached, {told['repeats']} turns of {told['steps']} steps; of full: within a "
+        f"turn, the median turn's, with the least and the most; attention: a step less the same step over two units; "
+        f"{machine(told)}."
+    )
+
+
 def arrival(told: Record) -> str:
     """Gaps and TTFT by the limits of a step."""
     given_up = [f"`{row['setting']}`" for row in told["summary"] if row["of_alone"] is None]
@@ -192,6 +212,8 @@ BLOCKS = {
     "engine-steps": Block(steps, ("engine-steps.json",)),
     "engine-overhead": Block(overhead, ("engine-overhead.json",)),
     "engine-together": Block(together, ("engine-together.json",)),
+    "engine-together-qwen3": Block(together, ("engine-together-qwen3.json",)),
+    "engine-attention": Block(attention, ("engine-attention.json",)),
     "engine-arrival": Block(arrival, ("engine-arrival.json",)),
     "engine-mapped": Block(mapped, ("engine-mapped.json",)),
     "engine-forks": Block(forks, ("engine-forks.json",)),
