@@ -97,7 +97,7 @@ def hadamard(x: int, size: int) -> None:
 @njit(cache=True, error_model="numpy")
 def sums_with(
     vectors: int, exact: bool, codes: int, stride: int, plane: int, planes: int, bits: int, x: int, length: int,
-    start: int, step: int, further: int, count: int, lifts: int, zero: int, out: int, out_stride: int,
+    start: int, step: int, further: int, count: int, lifts: int, zero: int, out: int, out_stride: int, ahead: int,
 ) -> None:  # fmt: skip
     """out[i, lane] += lifts[i] + sum over chunks and `planes` of their planes, from `plane` on, of codes times
     values of x[i] from `start` on, `step` of them from chunk to chunk, `further` from plane to plane.
@@ -119,17 +119,17 @@ def sums_with(
         if here == 1:
             bytes_1(
                 codes, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift, mine,
-                out_stride,
+                out_stride, ahead,
             )  # fmt: skip
         elif here == 2:
             bytes_2(
                 codes, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift, mine,
-                out_stride,
+                out_stride, ahead,
             )  # fmt: skip
         else:
             bytes_4(
                 codes, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift, mine,
-                out_stride,
+                out_stride, ahead,
             )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def key_logits(
                         make_ready(room, i, vectors, head_dim, max_lanes(most))
             sums_with(
                 vectors, exact, block, CHUNK, 0, 8 // bits, bits, room, head_dim, 0, 4, size, size // 4, adds, nothing,
-                mine, 4 * PIECE,
+                mine, 4 * PIECE, PIECE * size,
             )  # fmt: skip
             continue
         groups = head_dim // group
@@ -197,7 +197,7 @@ def key_logits(
                 many = min((g + 1) * group, (p + 1) * size) - c
                 sums_with(
                     vectors, exact, block + (c - p * size) // 4 * CHUNK, CHUNK, p, 1, bits, room, head_dim, c, 4, 0,
-                    many // 4, nothing, nothing, sums, 4 * BLOCK,
+                    many // 4, nothing, nothing, sums, 4 * BLOCK, PIECE * size,
                 )  # fmt: skip
                 c += many
             place = scales + g * row + 2 * (first + at)
@@ -264,13 +264,13 @@ def add_values(
                 if not by_channel:
                     sums_with(
                         vectors, exact, chunk, stride, 0, planes, bits, room, PIECE, 0, 4 * planes, 4,
-                        many // (4 * planes), adds, nothing, mine, stride,
+                        many // (4 * planes), adds, nothing, mine, stride, PIECE * size,
                     )  # fmt: skip
                     continue
                 fill(got, ZERO, 4 * BLOCK * vectors)
                 sums_with(
                     vectors, exact, chunk, stride, 0, planes, bits, room, PIECE, 0, 4 * planes, 4,
-                    many // (4 * planes), nothing, nothing, got, 4 * BLOCK,
+                    many // (4 * planes), nothing, nothing, got, 4 * BLOCK, PIECE * size,
                 )  # fmt: skip
                 for i in range(vectors):
                     here, lift = mine + stride * i, splat(read_f32(adds + 4 * i))

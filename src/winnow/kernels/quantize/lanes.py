@@ -22,6 +22,7 @@ from winnow.kernels.simd import (
     call,
     constant,
     operation,
+    prefetch,
     read,
     registers,
     spread,
@@ -65,21 +66,24 @@ def codes_of(builder: Any, address: Any, shift: Any, bits: Any) -> Any:
 def sums_in_bytes(vectors: int) -> Any:
     """A function that adds sixteen lanes of sums over codes to `vectors` rows.
 
-    (codes, stride, shift, bits, planes, x, x_stride, level, step, further, count, factors, lifts, out, out_stride):
-    out[i, lane] += lifts[i] + factors[i] * sum over k < count, p < planes, j < 4 of codes[k, p, lane, j] *
+    (codes, stride, shift, bits, planes, x, x_stride, level, step, further, count, factors, lifts, out, out_stride,
+    ahead): out[i, lane] += lifts[i] + factors[i] * sum over k < count, p < planes, j < 4 of codes[k, p, lane, j] *
     x[i, k, p, j]. Chunks lie `stride` bytes apart, their first plane in the bits from `shift` on. x: signed bytes, the
     upper ones and, `level` bytes on, the lower ones; those of i `x_stride` bytes from the last, those of k `step`,
-    those of p `further`. factors and lifts: float32.
+    those of p `further`. factors and lifts: float32. Of every chunk the line `ahead` bytes on is asked for: chunks of
+    values lie in strides, and pieces of keys between others, so that no hardware foresees them.
     """
 
-    @operation(types.void, *(types.int64,) * 15)
+    @operation(types.void, *(types.int64,) * 16)
     def tile(
         builder: Any, codes: Any, stride: Any, shift: Any, bits: Any, planes: Any, x: Any, x_stride: Any, level: Any,
-        step: Any, further: Any, count: Any, factors: Any, lifts: Any, out: Any, out_stride: Any,
+        step: Any, further: Any, count: Any, factors: Any, lifts: Any, out: Any, out_stride: Any, ahead: Any,
     ) -> None:  # fmt: skip
         if not HAS_BYTE_DOT:  # nobody calls it
             return
         sums = [registers(builder, constant(0, I32X16)) for _ in range(2 * vectors)]
+        with cgutils.for_range(builder, count) as loop:
+            prefetch(builder, builder.add(at(builder, codes, stride, loop.index), ahead), 1)
         with cgutils.for_range(builder, planes) as plane:
             first, up = at(builder, x, further, plane.index), at(builder, shift, bits, plane.index)
             with cgutils.for_range(builder, count) as loop:
