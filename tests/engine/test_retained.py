@@ -216,6 +216,30 @@ def test_a_chat_under_every_plan_within_its_bytes(plan, family):
             ids = [*ids, *got.token_ids, 9, 8 + turn, 7, 6]
 
 
+READERS = [str(plan_of(name, policy.trial)) for name, policy in POLICIES.items() if policy.verb == "read"]
+COMPRESSED = "snapkv(budget=40, chunk=24, window=8, local=9)"
+
+
+@pytest.mark.parametrize(("first", "second"), [
+    *(pair for reader in READERS for pair in (("full", reader), (reader, "full"))),
+    (COMPRESSED, f"{COMPRESSED} + sink_recent(sink=2, recent=9)"),
+    ("quest(budget=16, page=4)", "slowfast(budget=7, sink=2, recent=5)"),
+])  # fmt: skip
+def test_a_prompt_goes_on_from_one_that_is_read_otherwise(llm, first, second):
+    """As far as the readers of both say, and with what it would have computed itself."""
+    deep, others = Deep.none(len(PROMPT)), "h2o(budget=40, chunk=24, local=9)"
+    [expected] = llm.generate([PROMPT], params(6, logprobs=0), plan=second)
+    with llm.engine(retain_bytes=2**40) as engine:
+        answer(engine, PROMPT, first)
+        assert answer(engine, PROMPT, others).stats.cached_tokens == 0
+        got = answer(engine, PROMPT, second, new=6, logprobs=0)
+    stable = min(Plan.parse(each).prefix_stable(len(PROMPT) - 1, deep) for each in (first, second))
+    assert got.stats.cached_tokens == stable
+    assert got.token_ids == expected.token_ids
+    for mine, its in zip(got.logprobs, expected.logprobs, strict=True):
+        assert mine == pytest.approx(its, abs=tolerance(Plan.parse(second)))
+
+
 DETERMINISTIC = ("full", BOUNDED, "snapkv(budget=40, chunk=24, window=8, local=9)", "lazyllm(layers=[1, 2], keep=0.4)",
                  "slowfast(budget=7, sink=2, recent=5, bootstrap=20, trigger='periodic', interval=3)")  # fmt: skip
 

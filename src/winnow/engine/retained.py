@@ -1,5 +1,6 @@
 """Sequences that have ended, retained for prompts that begin as they do."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ from winnow.engine.request import Request
 from winnow.plan import Plan
 from winnow.policies.compute.base import Deep
 from winnow.policies.read.base import Reader
+from winnow.policies.read.dense import Dense
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.sequence import Prefix, Sequence, frequencies_of
 
@@ -16,7 +18,8 @@ FAR = 2**62  # bytes that nothing has
 
 @dataclass(frozen=True)
 class Kind:
-    """What prompts have to have in common beside their tokens. weights: the same object for the same ones."""
+    """What prompts have to have in common beside their tokens. plan: without what decode steps read, which changes no
+    more of a prompt than `prefix_stable` says; weights: the same object for the same ones."""
 
     plan: Plan
     salt: str | None
@@ -80,7 +83,7 @@ class Retained:
 
     def kind(self, request: Request) -> Kind:
         """What a prompt that goes on from the sequence of a request that begins now has to have in common with it."""
-        return Kind(request.plan, request.salt, self._decoder.weights())
+        return Kind(dataclasses.replace(request.plan, read=Dense()), request.salt, self._decoder.weights())
 
     def put(self, kind: Kind, ids: list[int], state: Sequence) -> None:
         """Retain a sequence that has seen `ids`, all that its plan lets be gone on from; otherwise it is released.
