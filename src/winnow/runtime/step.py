@@ -86,8 +86,11 @@ class Step:
 
     def _tell(self, layer: int, hidden: Tensor) -> None:
         for segment in self.segments:
-            if (watcher := segment.sequence.watcher) is not None:
-                watcher.entered(layer, segment, hidden[segment.start : segment.stop])
+            sequence, rows = segment.sequence, hidden[segment.start : segment.stop]
+            if (watcher := sequence.watcher) is not None:
+                watcher.entered(layer, segment, rows)
+            if sequence.plan.read.by_rows and layer < self.decoder.shape.layers:
+                sequence.reader.entered(layer, segment.positions, rows, decode=segment.decode)
 
     def _blocks(self) -> list[Block]:
         rows = self.segments[-1].stop

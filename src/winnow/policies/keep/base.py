@@ -65,6 +65,19 @@ class Repeat(NamedTuple):
     stop: int
 
 
+def end_of_chunk(known: int, prompt: int, end: int, chunk: int | None, decode_chunk: int | None) -> int | None:
+    """After how many tokens, more than `known`, the next chunk ends; None: there is none.
+
+    chunk: tokens of each of the prompt's up to `end`, with which the last one ends; None: they are one. decode_chunk:
+    new tokens of each behind the prompt; None: there are none.
+    """
+    if known < end:
+        return end if chunk is None else min((known // chunk + 1) * chunk, end)
+    if decode_chunk is None:
+        return None
+    return prompt + (max(0, known - prompt) // decode_chunk + 1) * decode_chunk
+
+
 def attention_sums(weights: Tensor) -> Tensor:
     """The attention that rows give units, as the mean over the query heads of a KV head.
 

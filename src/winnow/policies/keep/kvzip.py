@@ -115,7 +115,8 @@ class KVzip(KeepPolicy):
                 f"{self.name}: local={self.local} leaves nothing of a prompt of {len(ids)} tokens; use at most "
                 f"local={len(ids) - 1}"
             )
-        self._asking(services, ids or [])
+        for seen in (ids or [], []):  # of a prompt that is shortened before, the user's turn may be missing
+            self._check_asking(services, seen)
         if ids is not None:
             self._check_positions(shape, len(ids))
 
@@ -157,12 +158,15 @@ class KVzip(KeepPolicy):
         first, later = (_encoded(tokenizer, text) for text in (FIRST, LATER))
         turn = closing(ids, tokenizer)
         then = _encoded(tokenizer, "\n") if turn is None else turn
+        return first, later, then
+
+    def _check_asking(self, services: Services, ids: list[int]) -> None:
+        first, later, then = self._asking(services, ids)
         if (most := max(len(first), len(later)) + len(then)) > ASKED:
             raise InputError(
                 f"{self.name}: to ask for a repetition takes {most} tokens of this tokenizer, more than {ASKED}; give "
                 f"fewer: {self.name}(asks=[...])"
             )
-        return first, later, then
 
     def select(self, cache: LayerCache, moment: Moment) -> Sequence[Tensor] | None:
         found = self.select_all([cache], moment.prompt)
