@@ -80,6 +80,7 @@ class Step:
     def _through(self, block: Block, hidden: Tensor) -> Tensor:
         """A block's rows [rows, hidden] through its layer; where they are few, all but its attention in the kernel."""
         layer, program = block.layer, self.decoder.program
+        block.entering = hidden
         if program.takes(layer, len(hidden)):
             return program.around(layer, hidden, partial(block.attend, self.decoder.layers[layer].self_attn))
         return self.decoder.layer(layer, hidden[None], block)[0]

@@ -101,6 +101,9 @@ class Score:
     cancels: whether a score is a sum of larger terms of either sign, so that rounding tells less of it than its own
         size says; see `best`.
     outputs: whether what is kept is chosen by `Moment.outputs` as well.
+    normalised: of "repeats", whether the attention of a row and query head to a unit is multiplied by the norm of what
+        the output projection makes of the unit's value for that head, and divided by that of what entered the row's
+        attention.
     """
 
     source: Literal["kv", "attention", "logits", "units", "repeats"]
@@ -113,6 +116,7 @@ class Score:
     queries: Queries | None = None
     cancels: bool = False
     outputs: bool = False
+    normalised: bool = False
     sinks: int = 0
 
     @property
