@@ -180,6 +180,15 @@ def test_words_are_those_of_the_paper():
     assert out.stats.rows_computed > 2 * out.stats.rows_full
 
 
+def test_words_that_a_shortened_prompt_may_take_are_counted_before_any_work(monkeypatch):
+    """One that has lost its user's turn is asked with a line break, which is the longer way here."""
+    monkeypatch.setattr("winnow.policies.keep.kvzip.closing", lambda ids, tokenizer: [] if ids else None)
+    monkeypatch.setattr("winnow.policies.keep.kvzip.ASKED", len(LATER))
+    llm = LLM(tiny_model(), tokenizer=byte_tokenizer(None))
+    with pytest.raises(InputError, match=f"takes {len(LATER) + 1} tokens of this tokenizer, more than {len(LATER)}"):
+        llm.check([[5] * 60], plan="random_drop + kvzip(budget=9, local=3)")
+
+
 @pytest.mark.parametrize(("budget", "chunk", "room"), [(9, 200, 311), (9, 512, 259), (400, 200, 408), (511, 200, 511)])
 def test_the_longest_prompt_is_the_longest_that_is_taken(budget, chunk, room):
     """512 positions: the prompt's, but for the last 8, those of a chunk behind it, and 9 that ask for this one."""

@@ -29,8 +29,9 @@ def output_norms(decoder: Decoder, layer: int, cache: LayerCache) -> Tensor:
 def head_norms(decoder: Decoder, layer: int, values: Tensor) -> Tensor:
     """||W_O v||_2 of some values of a layer, [kv_heads, units, head_dim], for each query head: [kv_heads, group, units]
     float32."""
-    weights = _projection(decoder, layer).unflatten(0, (len(values), -1))
-    return torch.cat([(some.float()[:, None] @ weights).norm(dim=-1) for some in values.split(UNITS, 1)], -1)
+    weights = _projection(decoder, layer).unflatten(0, (len(values), -1))  # [kv_heads, group, head_dim, hidden]
+    units, squares = values.float()[:, None], weights @ weights.mT
+    return (units @ squares * units).sum(-1).clamp_min(0.0).sqrt()
 
 
 def entering_norms(decoder: Decoder, layer: int, hidden: Tensor) -> Tensor:
