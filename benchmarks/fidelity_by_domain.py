@@ -21,6 +21,7 @@ SINK = 4
 # Plans that keep, or whose steps read, as many units of a long prompt per KV head: `{budget}` and the tail of the
 # prompt that `budget` policies keep beside it, `{kept}` in all. slowfast reads more in its slow steps, quest and tidal
 # in their dense layers; what each of them really read is measured.
+# `indexer` is not among them: no model comes with indexers.
 EQUAL = (
     "locret(budget={budget})",
     "random_heads(budget={budget})",

@@ -44,6 +44,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "presses.md"
             "knorm(budget=500, chunk=128, local=0, positions='compact')",
         ),
         ("KVzipPress(0.75, n_sink=2)", "kvzip(budget=250, chunk=2048, sink=2, local=1)"),
+        (
+            "KVzipPress(0.75, kvzip_plus_normalization=True)",
+            "kvzip(budget=250, chunk=2048, sink=4, local=1, normalised=True)",
+        ),
         ("KnormPress", "full"),
         ("SnapKVPress()", "full"),
         ("BlockPress(KnormPress(0))", "full"),

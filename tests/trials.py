@@ -12,6 +12,7 @@ from winnow.engine.services import admit
 from winnow.policies.registry import POLICIES
 from winnow.runtime.convolutions import Convolutions, ConvolutionsConfig
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
+from winnow.runtime.indexers import Indexers, IndexersConfig
 
 PROMPT = 31
 # A value between two codes may come to either where rounding differs by a last bit. One such code of two bits, and what
@@ -56,12 +57,13 @@ def tolerance(plan):
 
 @functools.cache
 def small_llm(name, device="cpu", dtype=torch.float32):
-    """With random heads and convolutions, for the policies that need some. Tests share it, and put back what they
-    change."""
+    """With random heads, convolutions and indexers, for the policies that need some. Tests share it, and put back what
+    they change."""
     llm = LLM(small_model(name, device, dtype), prefill_chunk=10)
     config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8, target="repeat")
     llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
     llm.decoder.default_convolutions = small_convolutions(llm)
+    llm.decoder.default_indexers = small_indexers(llm)
     return llm
 
 
@@ -69,6 +71,11 @@ def small_convolutions(llm):
     """Untrained, of as many sums as the trials of policies have room for; small, so that many units are in a sum."""
     drawn = Convolutions.random(ConvolutionsConfig.of(llm.model, llm.decoder.shape, sums=4, kernel=5), seed=1)
     return Convolutions(drawn.config, [replace(layer, weight=0.05 * layer.weight) for layer in drawn.layers])
+
+
+def small_indexers(llm):
+    """Untrained."""
+    return Indexers.random(IndexersConfig.of(llm.model, llm.decoder.shape, heads=3, dim=8), seed=1)
 
 
 def fresh(llm, plan, ids, prompt=PROMPT):

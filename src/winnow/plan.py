@@ -308,6 +308,11 @@ class Plan:
                 f"{compute.name} ranks tokens by full attention, and {_spell(read, ())} has no steps that read all "
                 f"units in all layers and select at once; {read.revivals_need or 'use one of them'}"
             )
+        if read.by_rows and gates.each:
+            raise PlanError(
+                f"{read.name} knows a unit of a layer by the row that entered it, and under {compute.name} not all "
+                "tokens enter all layers; use one of them"
+            )
         if not read.takes_gaps and (gates.each or keep.per_head):
             other = keep if keep.per_head else compute
             raise PlanError(

@@ -71,7 +71,7 @@ PRESSES: dict[str, Press] = {
     "KVzipPress": Press(
         "kvzip",
         {"layerwise": False, "n_sink": 4, "kvzip_plus_normalization": False, "chunk_size": 2048},
-        {"sink": "n_sink", "chunk": "chunk_size"},
+        {"sink": "n_sink", "chunk": "chunk_size", "normalised": "kvzip_plus_normalization"},
         {"local": 1},
         note="KVzipPress does not score what a chat template puts before a message, and removes it but for the sinks; "
         "here it is scored like the rest; the last token comes after the choice here, and the prompt is asked to be "

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from models import small_model
-from trials import COMBINED, held, plan_of, small_convolutions, small_llm, tolerance
+from trials import COMBINED, held, plan_of, small_convolutions, small_indexers, small_llm, tolerance
 from winnow import LLM, Completion, Plan, SamplingParams
 from winnow.engine.engine import Engine
 from winnow.models.packed import quantize_model
@@ -39,6 +39,7 @@ def exact_llm(name: str, packed: bool) -> LLM:
     llm = LLM(model, prefill_chunk=10, deterministic=True)
     llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, 8, "repeat"), seed=1)
     llm.decoder.default_convolutions = small_convolutions(llm)
+    llm.decoder.default_indexers = small_indexers(llm)
     return llm
 
 

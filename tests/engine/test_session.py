@@ -5,7 +5,7 @@ import torch
 
 from models import small_model, stock_logits
 from tokenizers_for_tests import byte_tokenizer
-from trials import small_convolutions
+from trials import small_convolutions, small_indexers
 from winnow import LLM, SamplingParams
 from winnow.engine.session import feed_together
 from winnow.errors import CapacityError, InputError, PlanError
@@ -32,6 +32,7 @@ def llm():
     llm = LLM(small_model("llama"), prefill_chunk=10)
     llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, 8, "repeat"), seed=1)
     llm.decoder.default_convolutions = small_convolutions(llm)
+    llm.decoder.default_indexers = small_indexers(llm)
     return llm
 
 

@@ -42,7 +42,7 @@ def tensors_of(thing, seen):
         for value in thing:
             yield from tensors_of(value, seen)
     elif hasattr(thing, "__dict__") and not isinstance(thing, (type, torch.dtype, torch.device)):
-        left_out = MODELS if isinstance(thing, Sequence) else ("rope",)
+        left_out = MODELS if isinstance(thing, Sequence) else ("rope", "indexers")
         for name, value in vars(thing).items():
             if name not in left_out:
                 yield from tensors_of(value, seen)

@@ -7,7 +7,7 @@ import torch
 from covering import covered
 from models import small_model
 from packed_models import expanded
-from trials import small_convolutions
+from trials import small_convolutions, small_indexers
 from winnow import LLM, Plan
 from winnow.models.packed import is_packed
 from winnow.policies.registry import POLICIES
@@ -26,6 +26,7 @@ def both(family: str) -> tuple[LLM, LLM]:
     for llm in (packed, dense):
         llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
         llm.decoder.default_convolutions = small_convolutions(llm)
+        llm.decoder.default_indexers = small_indexers(llm)
     return packed, dense
 
 

@@ -20,7 +20,7 @@ from covering import covering
 from driving import decode, prefill
 from models import CONFIGS
 from tokenizers_for_tests import byte_tokenizer
-from trials import small_convolutions
+from trials import small_convolutions, small_indexers
 from winnow import LLM, Plan
 from winnow.engine.services import admit
 from winnow.errors import InputError, PlanError, WinnowError
@@ -59,6 +59,7 @@ VALUES = {
     "heads": ["nowhere"],
     "gates": ["nowhere", (0.5,) * 15 + (0.6,)],
     "convolutions": ["nowhere"],
+    "trained": ["nowhere"],
     "path": ["nowhere"],
     "scorer": ["needle"],
     "always_keep": [(0,), (3, 4, 5, 6), (1, 2, 7, 8, 9), (10_000,)],
@@ -104,6 +105,7 @@ def llm():
     config = HeadsConfig.of(llm.model, llm.decoder.shape, width=8, target="repeat")
     llm.decoder.default_heads = RetainingHeads.random(config, seed=1)
     llm.decoder.default_convolutions = small_convolutions(llm)
+    llm.decoder.default_indexers = small_indexers(llm)
     return llm
 
 

@@ -17,9 +17,10 @@ from trials import small_convolutions, small_llm
 from winnow import LLM, Plan, SamplingParams
 from winnow.errors import InputError, ModelError
 from winnow.learn.compressed import Compressed
-from winnow.learn.convolutions import ConvolutionsProgress, ConvolutionsReport, train_convolutions
+from winnow.learn.convolutions import train_convolutions
 from winnow.learn.convolutions_learner import ConvolutionsLearner
 from winnow.learn.convolutions_recipe import ConvolutionsRecipe
+from winnow.learn.run import Progress, Report
 from winnow.models.packed import quantize_model
 from winnow.policies.keep.lococo import LoCoCo
 from winnow.runtime.convolutions import Convolutions
@@ -44,7 +45,7 @@ def tiny_llm(**options: Any) -> LLM:
     return LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=32, **options)
 
 
-def train(data: Path, out: Path, recipe: ConvolutionsRecipe = QUICK, **settings: Any) -> ConvolutionsReport:
+def train(data: Path, out: Path, recipe: ConvolutionsRecipe = QUICK, **settings: Any) -> Report:
     return train_convolutions(tiny_llm(), data, out, recipe, **settings)
 
 
@@ -105,7 +106,7 @@ def test_gradients_are_those_of_differences(text: list[int]) -> None:
 
 def test_a_run_learns_and_leaves_the_model_alone(data: Path, tmp_path: Path) -> None:
     llm, before = tiny_llm(), tiny_model().state_dict()
-    steps: list[ConvolutionsProgress] = []
+    steps: list[Progress] = []
     recipe = replace(QUICK, steps=25, accumulate=4)
     report = train_convolutions(llm, data, tmp_path / "out", recipe, progress=steps.append)
     result = report.record["result"]
@@ -123,7 +124,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(data: Path, tmp_path
     whole, parts, recipe = tmp_path / "whole", tmp_path / "parts", replace(QUICK, log_every=4)
     expected = train(data, whole, recipe).record["result"]
 
-    def stop(progress: ConvolutionsProgress) -> None:
+    def stop(progress: Progress) -> None:
         if progress.step == 3:  # one step behind the checkpoint
             raise KeyboardInterrupt
 
@@ -143,7 +144,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(data: Path, tmp_path
 def test_another_run_is_not_resumed(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
-    def stop(progress: ConvolutionsProgress) -> None:
+    def stop(progress: Progress) -> None:
         if progress.step == 3:
             raise KeyboardInterrupt
 

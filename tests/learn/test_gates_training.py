@@ -15,10 +15,11 @@ from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.errors import InputError, ModelError
 from winnow.learn.attention import attend_alone
-from winnow.learn.gates import GatesProgress, GatesReport, train_gates
+from winnow.learn.gates import train_gates
 from winnow.learn.gates_learner import GatesLearner
 from winnow.learn.gates_recipe import GatesRecipe
 from winnow.learn.labels import Sample
+from winnow.learn.run import Progress, Report
 from winnow.models.head_gates import read_gates
 from winnow.runtime.decoder import Decoder
 
@@ -38,7 +39,7 @@ def tiny_llm() -> LLM:
     return LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=32)
 
 
-def train(data: Path, out: Path, recipe: GatesRecipe = QUICK, **settings: Any) -> GatesReport:
+def train(data: Path, out: Path, recipe: GatesRecipe = QUICK, **settings: Any) -> Report:
     return train_gates(tiny_llm(), data, out, recipe, **settings)
 
 
@@ -88,7 +89,7 @@ def test_the_learning_rate_rises_in_a_fifth_and_falls_in_another() -> None:
 
 def test_a_run_learns_and_leaves_the_model_alone(data: Path, tmp_path: Path) -> None:
     llm, before = tiny_llm(), tiny_model().state_dict()
-    steps: list[GatesProgress] = []
+    steps: list[Progress] = []
     recipe = replace(QUICK, steps=40, learning_rate=0.1, penalty=20.0)
     report = train_gates(llm, data, tmp_path / "out", recipe, progress=steps.append)
     result = report.record["result"]
@@ -107,7 +108,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(data: Path, tmp_path
     whole, parts, recipe = tmp_path / "whole", tmp_path / "parts", replace(QUICK, steps=10)
     expected = train(data, whole, recipe, validation=data).record["result"]
 
-    def stop(progress: GatesProgress) -> None:
+    def stop(progress: Progress) -> None:
         if progress.step == 7:  # one step behind the checkpoint
             raise KeyboardInterrupt
 

@@ -19,10 +19,11 @@ from tiny import save_tiny_model, tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.errors import InputError, ModelError
-from winnow.learn.heads import HeadsProgress, HeadsReport, train_heads
+from winnow.learn.heads import train_heads
 from winnow.learn.heads_learner import HeadsLearner, errors, overlap
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.labels import Labelled, Sample, label
+from winnow.learn.run import Progress, Report
 from winnow.learn.samples import read_samples, sample_order
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
@@ -53,7 +54,7 @@ def tiny_llm() -> LLM:
     return LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=32)
 
 
-def train(data: Path, out: Path, recipe: HeadsRecipe = QUICK, **settings: Any) -> HeadsReport:
+def train(data: Path, out: Path, recipe: HeadsRecipe = QUICK, **settings: Any) -> Report:
     return train_heads(tiny_llm(), data, out, recipe, **settings)
 
 
@@ -154,7 +155,7 @@ def test_heads_of_every_family_learn(name: str, text: list[int]) -> None:
 
 def test_a_run_learns_and_leaves_the_model_alone(data: Path, tmp_path: Path) -> None:
     llm, before = tiny_llm(), tiny_model().state_dict()
-    steps: list[HeadsProgress] = []
+    steps: list[Progress] = []
     recipe = replace(QUICK, steps=60, learning_rate=2e-2)
     report = train_heads(llm, data, tmp_path / "out", recipe, progress=steps.append)
     result = report.record["result"]
@@ -191,7 +192,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(data: Path, tmp_path
     whole, parts, recipe = tmp_path / "whole", tmp_path / "parts", replace(QUICK, steps=10, bf16=bf16)
     expected = train(data, whole, recipe, validation=data).record["result"]
 
-    def stop(progress: HeadsProgress) -> None:
+    def stop(progress: Progress) -> None:
         if progress.step == 7:  # one step behind the checkpoint
             raise KeyboardInterrupt
 
@@ -210,7 +211,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(data: Path, tmp_path
 def test_another_run_is_not_resumed(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
-    def stop(progress: HeadsProgress) -> None:
+    def stop(progress: Progress) -> None:
         if progress.step == 3:
             raise KeyboardInterrupt
 

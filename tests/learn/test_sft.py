@@ -23,8 +23,8 @@ from winnow.learn.chat import read_conversations
 from winnow.learn.packed import packed_logits
 from winnow.learn.recipe import Lora, Recipe
 from winnow.learn.rows import Batch
+from winnow.learn.run import Progress
 from winnow.learn.sft import Report, train_speed
-from winnow.learn.watch import Progress
 from winnow.policies.compute.speed import Speed
 from winnow.runtime.decoder import Decoder
 

@@ -9,7 +9,7 @@ from covering import covered
 from driving import prefill
 from evict_reference import held, run_reference, run_winnow
 from models import small_model
-from trials import fresh
+from trials import fresh, small_llm
 from winnow import LLM, Plan
 from winnow.errors import ModelError, PlanError
 from winnow.models.head_gates import FILE, HeadGates, read_gates
@@ -73,6 +73,13 @@ def test_equals_the_reference(text, parameters, prefill_chunk):
 )
 def test_heads_with_the_highest_gates_keep_everything(parameters, expected):
     assert kinds(Duo(**parameters)) == expected
+
+
+def test_a_share_is_one_of_the_heads_that_it_matters_to():
+    """Layers 0 and 2 have a window, which all of their heads keep, whatever their gates."""
+    policy = Duo(gates=GATES, share=0.5)
+    found = [policy.retrieval(layer) for layer in small_llm("gemma2").decoder.shape.contexts]
+    assert found == [[False, False], [False, True], [False, False], [False, True]]
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

@@ -39,6 +39,10 @@ def repeated(ids, end, chunk):
             ("llama-9-3", {"chunk": 5, "sink": 4, "budget": 7}),
             ("qwen3", {"chunk": 26, "sink": 1}),
             ("olmo2", {"budget": 12}),
+            ("llama", {"normalised": True}),
+            ("llama-9-3", {"chunk": 5, "sink": 4, "budget": 7, "normalised": True}),
+            ("qwen3", {"normalised": True, "budget": 7}),
+            ("olmo2", {"budget": 12, "normalised": True}),
         ],
     ),
     prefill_chunk=[1, 7, 64],
@@ -46,9 +50,8 @@ def repeated(ids, end, chunk):
 def test_equals_the_reference(text, name, parameters, prefill_chunk):
     policy = KVzip(**{**KVzip.trial, **parameters})
     llm, end = LLM(small_model(name), prefill_chunk=prefill_chunk), PROMPT - policy.local
-    stay = chosen(
-        scores_of(llm.model, text, repeated(text, end, policy.chunk), policy.sink), policy.sink, policy.budget
-    )
+    scores = scores_of(llm.model, text, repeated(text, end, policy.chunk), policy.sink, policy.normalised)
+    stay = chosen(scores, policy.sink, policy.budget)
     got, sets = run_winnow(llm, text[:42], policy, PROMPT)
     tail = [*range(end, PROMPT)]
     assert sets[0] == [[head + tail for head in layer] for layer in stay]
@@ -177,6 +180,15 @@ def test_words_are_those_of_the_paper():
     assert out.stats.rows_computed > 2 * out.stats.rows_full
 
 
+def test_words_that_a_shortened_prompt_may_take_are_counted_before_any_work(monkeypatch):
+    """One that has lost its user's turn is asked with a line break, which is the longer way here."""
+    monkeypatch.setattr("winnow.policies.keep.kvzip.closing", lambda ids, tokenizer: [] if ids else None)
+    monkeypatch.setattr("winnow.policies.keep.kvzip.ASKED", len(LATER))
+    llm = LLM(tiny_model(), tokenizer=byte_tokenizer(None))
+    with pytest.raises(InputError, match=f"takes {len(LATER) + 1} tokens of this tokenizer, more than {len(LATER)}"):
+        llm.check([[5] * 60], plan="random_drop + kvzip(budget=9, local=3)")
+
+
 @pytest.mark.parametrize(("budget", "chunk", "room"), [(9, 200, 311), (9, 512, 259), (400, 200, 408), (511, 200, 511)])
 def test_the_longest_prompt_is_the_longest_that_is_taken(budget, chunk, room):
     """512 positions: the prompt's, but for the last 8, those of a chunk behind it, and 9 that ask for this one."""
@@ -227,9 +239,9 @@ def test_one_context_is_asked_many_times(text):
 KVPRESS = """
 import json, sys, torch, kvpress
 from transformers import AutoModelForCausalLM, DynamicCache
-directory, ids, share, chunk = json.loads(sys.stdin.read())
+directory, ids, share, chunk, plus = json.loads(sys.stdin.read())
 model = AutoModelForCausalLM.from_pretrained(directory).eval()
-press = kvpress.KVzipPress(compression_ratio=share, chunk_size=chunk)
+press = kvpress.KVzipPress(compression_ratio=share, chunk_size=chunk, kvzip_plus_normalization=plus)
 with torch.inference_mode(), press(model):
     model.model(input_ids=torch.tensor([ids]), past_key_values=DynamicCache())
 gone = [torch.stack(layer.self_attn.masked_key_indices[1:]).tolist() for layer in model.model.layers]
@@ -238,16 +250,18 @@ print(json.dumps(gone))
 
 
 @needs_kvpress
-@pytest.mark.parametrize("chunk", [60, 2048])
-def test_kvpress_keeps_the_same(chunk, tmp_path):
+@pytest.mark.parametrize(("chunk", "normalised"), [(60, False), (2048, False), (60, True)])
+def test_kvpress_keeps_the_same(chunk, normalised, tmp_path):
     model, tokenizer = tiny_model(), byte_tokenizer(None)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     ids = tokenizer("The quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 3)["input_ids"][:201]
-    asked = json.dumps([str(tmp_path), ids[:200], 0.75, chunk])
+    asked = json.dumps([str(tmp_path), ids[:200], 0.75, chunk, normalised])
     ran = subprocess.run([PYTHONS["kvpress"], "-c", KVPRESS], input=asked, capture_output=True, text=True, check=True)
     llm = LLM(model, tokenizer=tokenizer)
-    state, prompt = fresh(llm, Plan(keep=KVzip(budget=50, chunk=chunk, local=1)), ids, prompt=201)
+    state, prompt = fresh(
+        llm, Plan(keep=KVzip(budget=50, chunk=chunk, local=1, normalised=normalised)), ids, prompt=201
+    )
     prefill(llm.decoder, state, prompt, llm.prefill_chunk)
     for (heads, units), layer in zip(json.loads(ran.stdout.splitlines()[-1]), held(state), strict=True):
         gone = {head: {unit for at, unit in zip(heads, units, strict=True) if at == head} for head in range(len(layer))}

@@ -10,7 +10,8 @@ from models import small_model
 from trials import small_convolutions
 from winnow import LLM
 from winnow.errors import ModelError
-from winnow.runtime.convolutions import CONFIG, WEIGHTS, Convolutions, ConvolutionsConfig
+from winnow.runtime.convolutions import KIND, Convolutions, ConvolutionsConfig
+from winnow.runtime.trained import CONFIG
 
 
 @pytest.fixture
@@ -73,8 +74,8 @@ def test_those_of_another_model_are_refused(saved):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda place: (place / WEIGHTS).unlink(), "holds no convolutions: it needs convolutions.safetensors"),
-        (lambda place: (place / WEIGHTS).write_bytes(b"nothing"), "convolutions.safetensors is damaged"),
+        (lambda place: (place / KIND.weights).unlink(), "holds no convolutions: it needs convolutions.safetensors"),
+        (lambda place: (place / KIND.weights).write_bytes(b"nothing"), "convolutions.safetensors is damaged"),
         (lambda place: change(place, kernel=4), "config.json is damaged .a count is wrong.; train"),
         (lambda place: change(place, sums="4"), "config.json is damaged"),
         (lambda place: change(place, more=1), "config.json is damaged"),
@@ -94,6 +95,6 @@ def change(place, **values):
 
 
 def spoil(place):
-    tensors = load_file(place / WEIGHTS)
+    tensors = load_file(place / KIND.weights)
     tensors["layers.0.bias"][0] = torch.nan
-    save_file(tensors, place / WEIGHTS)
+    save_file(tensors, place / KIND.weights)

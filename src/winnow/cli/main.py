@@ -20,7 +20,7 @@ COMMANDS = {
     "demo": ("compare:Demo", "Ask a pre-trained model about a real document under several plans."),
     "eval": ("evaluate:app", "Score plans: on tasks, a benchmark, lm_eval's tasks, or by fidelity to a text."),
     "tune": ("compare:Tune", "Find the fastest plan that keeps to limits on prompts of yours."),
-    "train": ("train:app", "Make a model, an adapter, retaining heads or convolutions that a plan needs."),
+    "train": ("train:app", "Make a model, an adapter or another trained part that a plan needs."),
     "diagnose": ("look:app", "What the layers do with a prompt, or how steady what they attend to is."),
     "inspect": ("look:Inspect", "Draw which tokens each layer computed, reused, parked and revived."),
     "plans": ("models:Plans", "List the policies that plans are made of."),

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from winnow.cli.commands.train import Duo
 from winnow.cli.training import cost, train
-from winnow.learn.gates import GatesReport, train_gates
+from winnow.learn.gates import train_gates
+from winnow.learn.run import Report
 
 
 def duo(options: Duo) -> int:
@@ -27,7 +28,7 @@ def duo(options: Duo) -> int:
     )
 
 
-def _told(made: GatesReport) -> tuple[str, Mapping[str, str]]:
+def _told(made: Report) -> tuple[str, Mapping[str, str]]:
     """What was made, from what, at what cost."""
     result = made.record["result"]
     values = {

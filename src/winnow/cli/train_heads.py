@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from winnow.cli.commands.train import Heads, KVzap, Locret
 from winnow.cli.training import cost, train
-from winnow.learn.heads import HeadsReport, train_heads
+from winnow.learn.heads import train_heads
+from winnow.learn.run import Report
 from winnow.runtime.heads import Target
 
 
@@ -39,7 +40,7 @@ def _heads(options: Heads, name: str, target: Target, parameters: str) -> int:
     )
 
 
-def _told(made: HeadsReport) -> tuple[str, Mapping[str, str]]:
+def _told(made: Report) -> tuple[str, Mapping[str, str]]:
     """What was made, from what, at what cost."""
     result = made.record["result"]
     values = {

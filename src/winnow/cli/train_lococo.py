@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from winnow.cli.commands.train import LoCoCo
 from winnow.cli.training import cost, train
-from winnow.learn.convolutions import ConvolutionsReport, train_convolutions
+from winnow.learn.convolutions import train_convolutions
+from winnow.learn.run import Report
 
 
 def lococo(options: LoCoCo) -> int:
@@ -22,7 +23,7 @@ def lococo(options: LoCoCo) -> int:
     )
 
 
-def _told(made: ConvolutionsReport) -> tuple[str, Mapping[str, str]]:
+def _told(made: Report) -> tuple[str, Mapping[str, str]]:
     """What was made, from what, at what cost."""
     result = made.record["result"]
     return f"convolutions for {made.record['base']['name']}", {

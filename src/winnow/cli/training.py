@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Group
@@ -16,18 +15,13 @@ from winnow.cli.terminal import Meter, interruptible
 from winnow.learn.directory import last_checkpoint
 
 if TYPE_CHECKING:
-    from winnow.learn.convolutions import ConvolutionsProgress, ConvolutionsReport
-    from winnow.learn.gates import GatesProgress, GatesReport
-    from winnow.learn.heads import HeadsProgress, HeadsReport
-    from winnow.learn.sft import Report
-    from winnow.learn.watch import Progress  # whose libraries come with an extra
+    from winnow.learn.run import Progress, Report
+    from winnow.learn.sft import Report as SpeedReport
 
-    Trained = Progress | HeadsProgress | GatesProgress | ConvolutionsProgress
-
-Made = TypeVar("Made", "Report", "HeadsReport", "GatesReport", "ConvolutionsReport")
+Made = TypeVar("Made", "SpeedReport", "Report")
 
 
-def cost(made: "HeadsReport | GatesReport | ConvolutionsReport", items: str = "samples") -> dict[str, str]:
+def cost(made: "Report", items: str = "samples") -> dict[str, str]:
     """What a run has read and taken, for `told`; items: what it calls its samples."""
     result, data = made.record["result"], made.record["data"]
     return {
@@ -41,7 +35,7 @@ def cost(made: "HeadsReport | GatesReport | ConvolutionsReport", items: str = "s
 def train(
     command: str,
     options: Training,
-    run: "Callable[[Callable[[Trained], None]], Made]",
+    run: "Callable[[Callable[[Progress], None]], Made]",
     told: Callable[[Made], tuple[str, Mapping[str, str]]],
     use: str,
 ) -> int:
@@ -53,11 +47,11 @@ def train(
     made, done = None, 0
     with Meter("training") as meter, interruptible():
 
-        def advance(at: "Trained") -> None:
+        def advance(at: "Progress") -> None:
             nonlocal done
             meter.advance(at.step - done, at.steps)
             done = at.step
-            figures = "".join(f", {name} {value:.4f}" for name, value in asdict(at).items() if isinstance(value, float))
+            figures = "".join(f", {name} {value:.4f}" for name, value in at.figures.items() if value is not None)
             meter.note(f"step {at.step:,} of {at.steps:,}{figures}, {at.tokens:,} tokens")
 
         made = run(advance)

@@ -16,6 +16,7 @@ from winnow.runtime.decoder import Decoder
 from winnow.runtime.first import plant
 from winnow.runtime.head_gates import load_gates
 from winnow.runtime.heads import RetainingHeads
+from winnow.runtime.indexers import Indexers
 from winnow.runtime.loading import load
 from winnow.runtime.sequence import Prefix, Sequence, new_sequence
 
@@ -54,6 +55,9 @@ class ModelServices:
 
     def convolutions(self, source: str | None) -> Convolutions:
         return self.decoder.convolutions(source)
+
+    def indexers(self, source: str | None) -> Indexers:
+        return self.decoder.indexers(source)
 
     def head_patterns(self, source: str) -> list[list[Pattern]]:
         return self.decoder.patterns(source)

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from winnow.cache.sums import Sums
+from winnow.learn.call import LayerCall
 from winnow.policies.keep.lococo import LoCoCo, parted
-from winnow.runtime.block import Tables, check_call
+from winnow.runtime.block import Tables
 from winnow.runtime.convolutions import Convolutions
 from winnow.runtime.decoder import Decoder
-from winnow.runtime.shape import NOT_ROTATED
 
 
 class Memory(NamedTuple):
@@ -71,42 +71,23 @@ class Compressed:
 
 
 @dataclass(frozen=True)
-class _Call:
-    """The attention of a chunk in one layer, called back by the layer's own code; see `runtime.block.Block.attend`."""
+class _Call(LayerCall):
+    """A chunk attends to what its layer remembers and to itself."""
 
     text: Compressed
     layer: int
     tables: Tables
 
-    def attend(
-        self,
-        module: nn.Module,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scaling: float,
-        sliding_window: int | None = None,
-        softcap: float | None = None,
-        s_aux: Tensor | None = None,
-        **others: Any,
-    ) -> Tensor:
-        """q: [1, q_heads, rows, head_dim], k, v: [1, kv_heads, rows, head_dim], unrotated.
+    def place(self) -> tuple[Decoder, int, Tables]:
+        return self.text.decoder, self.layer, self.tables
 
-        Returns [1, rows, q_heads, head_dim].
-        """
-        decoder = self.text.decoder
-        window = decoder.shape.windows[self.layer]
-        check_call(module, window, sliding_window, others)
-        kind = decoder.rope_kinds[self.layer]
-        if kind is not NOT_ROTATED:
-            q, k = decoder.rotary.rotate_both(q, k, self.tables[kind])
+    def attended(self, q: Tensor, k: Tensor, v: Tensor, special: dict[str, Any]) -> Tensor:
         keys, values = self.text.before(self.layer)
-        keys, values = torch.cat((keys, k[0]), 1), torch.cat((values, v[0]), 1)
-        out, votes = attended(q[0], keys, values, scale=scaling, window=window, softcap=softcap, sinks=s_aux)
-        newest = slice(None) if window is None else slice(-window, None)
+        keys, values = torch.cat((keys, k), 1), torch.cat((values, v), 1)
+        out, votes = attended(q, keys, values, **special)
+        newest = slice(None) if special["window"] is None else slice(-special["window"], None)
         self.text.memory[self.layer] = Memory(keys[:, newest].detach(), values[:, newest].detach(), votes.detach())
-        return out.to(v.dtype)[None]
+        return out
 
 
 def attended(

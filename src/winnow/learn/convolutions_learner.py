@@ -1,14 +1,12 @@
 """One step of training of LoCoCo's convolutions: what texts lose, its gradient, the update."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 import torch
 
-from winnow.errors import InputError
 from winnow.learn.compressed import Compressed
 from winnow.learn.convolutions_recipe import ConvolutionsRecipe
-from winnow.learn.learner import Learner
+from winnow.learn.learner import Learner, check_loss
 from winnow.policies.keep.lococo import LoCoCo
 from winnow.runtime.convolutions import Convolutions
 from winnow.runtime.decoder import Decoder
@@ -36,9 +34,7 @@ class ConvolutionsLearner(Learner):
         """
         self.optimizer.zero_grad()
         loss = sum(part for ids in texts for part in self._parts(step, decoder, ids, len(texts)))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.rate(step)
-        self.optimizer.step()
+        self.update(self.recipe.rate(step))
         return loss
 
     def _parts(self, step: int, decoder: Decoder, ids: Sequence[int], texts: int) -> Iterator[float]:
@@ -50,9 +46,7 @@ class ConvolutionsLearner(Learner):
         for start in starts:
             with decoder.driving(), torch.set_grad_enabled(start in learnt):
                 loss = text.read()
-            if not math.isfinite(loss.item()):
-                way = "use a smaller learning rate, or the model in float32"
-                raise InputError(f"the loss is {loss.item()} at step {step + 1}; {way}")
+            check_loss(loss.item(), step)
             if start in learnt:
                 part = loss / (len(learnt) * texts)
                 self._add(part)

@@ -1,16 +1,17 @@
 """Training of DuoAttention's gates: which heads a model's last hidden states need more of a text than its ends of."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from winnow.errors import ModelError
 from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoints
 from winnow.learn.gates_learner import GatesLearner
 from winnow.learn.gates_recipe import GatesRecipe
 from winnow.learn.journal import Journal, load_checkpoint
-from winnow.learn.run import Run
+from winnow.learn.labels import Sample
+from winnow.learn.parts import LIBRARIES
+from winnow.learn.run import Figures, Progress, Report, Run, silent
 from winnow.learn.samples import read_samples
 from winnow.learn.saving import metadata, write_metadata
 from winnow.models.head_gates import HeadGates
@@ -23,26 +24,6 @@ from winnow.runtime.llm import LLM
 SHOWN = ("loss", "distance", "gate")
 
 
-@dataclass(frozen=True)
-class GatesProgress:
-    """Where a run is. step of steps; tokens: read so far; loss, distance, gate: of the last log line, else None."""
-
-    step: int
-    steps: int
-    tokens: int
-    loss: float | None
-    distance: float | None
-    gate: float | None
-
-
-@dataclass(frozen=True)
-class GatesReport:
-    """What a run came to; record: what is in `winnow.json`; files: in the output directory."""
-
-    record: dict[str, Any]
-    files: list[str]
-
-
 def train_gates(
     llm: LLM,
     data: Path,
@@ -51,8 +32,8 @@ def train_gates(
     *,
     validation: Path | None = None,
     resume: bool = False,
-    progress: Callable[[GatesProgress], None] = lambda progress: None,
-) -> GatesReport:
+    progress: Callable[[Progress], None] = silent,
+) -> Report:
     """Train a gate for each KV head of a model; see `read_conversations` for the data, and `GatesLearner` for the loss.
 
     The prompt of a sample is everything before its first answer; what the last hidden states of the rest lose is learnt
@@ -84,22 +65,24 @@ def train_gates(
     shape, model = llm.decoder.shape, llm.model
     base = {"name": base_name(model), "fingerprint": fingerprint(model)}
     plan = Plan(keep=Duo(sink=recipe.sink, recent=recipe.recent))
-    record = metadata(plan, shape.layers, base, recipe, about, libraries=("torch", "transformers"))
+    record = metadata(plan, shape.layers, base, recipe, about, libraries=LIBRARIES)
     checkpoint = check_resumed(out, record) if resume else None
     learner = GatesLearner(llm.decoder, recipe)
     journal = Journal() if checkpoint is None else load_checkpoint(checkpoint, learner, llm.device)
     out.mkdir(parents=True, exist_ok=True)
     write_metadata(out, record)
 
-    def told(at: Journal, figures: dict[str, Any]) -> None:
-        progress(GatesProgress(at.step, recipe.steps, at.tokens, **figures))
+    def learn(step: int, read: Sequence[Sample]) -> Figures:
+        return learner.learn(step, *read)
 
-    later = held_out.items if held_out else []
-    run = Run(learner, learner.learn, learner.judge, recipe, out, journal, samples.items, later, SHOWN, told)
+    run = Run(
+        learner, learn, recipe, out, journal, samples.items, SHOWN, progress, judge=learner.judge,
+        held_out=held_out.items if held_out else (), validate_every=recipe.validate_every,
+    )  # fmt: skip
     with llm.decoder.driving():
         record["result"] = run.all()
     gates = learner.gates.detach().tolist()
     HeadGates(base["name"], base["fingerprint"], gates, asdict(recipe), about, record["result"]).save(out)
     write_metadata(out, record)
     remove_checkpoints(out)
-    return GatesReport(record, sorted(path.name for path in out.iterdir()))
+    return Report.of(record, out)

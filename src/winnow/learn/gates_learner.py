@@ -1,17 +1,15 @@
 """One step of training of gates: how far what heads give out is from full attention, its gradient, the update."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from winnow.errors import InputError
 from winnow.learn.attention import attend_alone, attend_segment
 from winnow.learn.gates_recipe import GatesRecipe
 from winnow.learn.labels import Sample
-from winnow.learn.learner import Learner
+from winnow.learn.learner import Learner, check_loss
 from winnow.learn.packed import Call, Rows, through
 from winnow.runtime.decoder import Decoder
 
@@ -49,16 +47,12 @@ class GatesLearner(Learner):
 
     def learn(self, step: int, sample: Sample) -> dict[str, float]:
         """Take step number `step`, counted from 0. Raises InputError where the loss is no number."""
-        self.optimizer.zero_grad()
         error = self.error(sample)
         loss = error + self.recipe.penalty * self.gates.mean()
-        if not math.isfinite(loss.item()):
-            raise InputError(f"the loss is {loss.item()} at step {step + 1}; use the model in float32 or bfloat16")
+        check_loss(loss.item(), step, "use the model in float32 or bfloat16")
         [self.gates.grad] = torch.autograd.grad(loss, [self.gates])  # of nothing else: the model's weights stay untold
         figures = self._figures(error)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.rate(step)
-        self.optimizer.step()
+        self.update(self.recipe.rate(step))
         with torch.no_grad():
             self.gates.clamp_(0, 1)
         return figures

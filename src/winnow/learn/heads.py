@@ -4,10 +4,8 @@ The model itself stays as it is. Heads see nothing but projections, which they d
 through the model: a text is read once, without one, and the heads of a layer learn from what that layer projected.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from winnow.learn.directory import check_fresh, check_resumed
 from winnow.learn.heads_files import record_of, save_heads
@@ -17,32 +15,13 @@ from winnow.learn.journal import Journal, load_checkpoint
 from winnow.learn.labels import Labelled, Sample, label
 from winnow.learn.repeats import LEAST as REPEATED
 from winnow.learn.repeats import check_repeated, label_repeated
-from winnow.learn.run import Figures, Run
+from winnow.learn.run import Figures, Progress, Report, Run, silent
 from winnow.learn.samples import LEAST, read_samples
 from winnow.learn.saving import write_metadata
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, Target
 from winnow.runtime.llm import LLM
 
 SHOWN = ("loss", "overlap")
-
-
-@dataclass(frozen=True)
-class HeadsProgress:
-    """Where a run is. step of steps; tokens: read so far; loss, overlap: of the last log line, None before it."""
-
-    step: int
-    steps: int
-    tokens: int
-    loss: float | None
-    overlap: float | None
-
-
-@dataclass(frozen=True)
-class HeadsReport:
-    """What a run came to; record: what is in `winnow.json`; files: in the output directory."""
-
-    record: dict[str, Any]
-    files: list[str]
 
 
 def train_heads(
@@ -54,8 +33,8 @@ def train_heads(
     target: Target = "logit",
     validation: Path | None = None,
     resume: bool = False,
-    progress: Callable[[HeadsProgress], None] = lambda progress: None,
-) -> HeadsReport:
+    progress: Callable[[Progress], None] = silent,
+) -> Report:
     """Train retaining heads for a model; see `read_conversations` for the data, and `label` and `label_repeated` for
     what is learnt.
 
@@ -101,16 +80,15 @@ def train_heads(
             return label_repeated(llm, sample.ids, length=recipe.length)
         return label(llm.decoder, sample, length=recipe.length, chunk=llm.prefill_chunk)
 
-    def learn(step: int, sample: Sample) -> Figures:
-        return vars(learner.learn(step, labelled(sample)))
+    def learn(step: int, read: Sequence[Sample]) -> Figures:
+        return vars(learner.learn(step, *map(labelled, read)))
 
     def judge(sample: Sample) -> Figures:
         return vars(learner.judge(labelled(sample)))
 
-    def told(at: Journal, figures: dict[str, Any]) -> None:
-        progress(HeadsProgress(at.step, recipe.steps, at.tokens, **figures))
-
-    later = held_out.items if held_out else []
-    record["result"] = Run(learner, learn, judge, recipe, out, journal, samples.items, later, SHOWN, told).all()
-    save_heads(out, learner.heads, record, llm.dtype)
-    return HeadsReport(record, sorted(path.name for path in out.iterdir()))
+    run = Run(
+        learner, learn, recipe, out, journal, samples.items, SHOWN, progress, judge=judge,
+        held_out=held_out.items if held_out else (), validate_every=recipe.validate_every,
+    )  # fmt: skip
+    record["result"] = run.all()
+    return save_heads(out, learner.heads, record, llm.dtype)

@@ -1,16 +1,14 @@
 """One step of training of retaining heads: their error on a sample, its gradient, the update."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from winnow.errors import InputError
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.labels import Labelled
-from winnow.learn.learner import Learner
+from winnow.learn.learner import Learner, check_loss
 from winnow.runtime.heads import RetainingHeads
 
 BETAS = (0.9, 0.95)
@@ -45,14 +43,9 @@ class HeadsLearner(Learner):
         """Take step number `step`, counted from 0. Raises InputError where the loss is no number."""
         self.optimizer.zero_grad()
         figures = self._figures(labelled, gradient=True)
-        if not math.isfinite(figures.loss):
-            raise InputError(
-                f"the loss is {figures.loss} at step {step + 1}; use a smaller learning rate, or the model in float32"
-            )
+        check_loss(figures.loss, step)
         nn.utils.clip_grad_value_(self.weights, self.recipe.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.rate(step)
-        self.optimizer.step()
+        self.update(self.recipe.rate(step))
         return figures
 
     @torch.no_grad()

@@ -1,7 +1,11 @@
 """Weights that are learnt and what their optimizer knows, as a checkpoint holds them."""
 
+import math
+
 import torch
 from torch import Tensor
+
+from winnow.errors import InputError
 
 
 class Learner:
@@ -13,6 +17,12 @@ class Learner:
     @property
     def device(self) -> torch.device:
         return self.weights[0].device
+
+    def update(self, rate: float) -> None:
+        """Change the weights by their gradients, at a learning rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
 
     def state(self) -> dict[str, Tensor]:
         """What another learner needs to go on: every weight, and what the optimizer knows of it."""
@@ -30,3 +40,9 @@ class Learner:
         for weight, of in zip(self.weights, known.values(), strict=True):
             weight.copy_(of.pop("weight"))
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": known})
+
+
+def check_loss(loss: float, step: int, way: str = "use a smaller learning rate, or the model in float32") -> None:
+    """Raise InputError where the loss of a step, counted from 0, is no number. way: out of it."""
+    if not math.isfinite(loss):
+        raise InputError(f"the loss is {loss} at step {step + 1}; {way}")

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from winnow.learn.attention import attend_alone, attend_segment
+from winnow.learn.call import LayerCall
 from winnow.learn.rows import IGNORED, Batch
 from winnow.policies.compute.speed import Speed
-from winnow.runtime.block import Tables, check_call
+from winnow.runtime.block import Tables
 from winnow.runtime.decoder import Decoder
-from winnow.runtime.shape import NOT_ROTATED
 
 
 def packed_loss(decoder: Decoder, batch: Batch, policy: Speed, *, checkpointing: bool = False) -> Tensor:
@@ -119,41 +119,18 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Call:
-    """The attention of rows in one layer, called back by the layer's own code; see `runtime.block.Block.attend`."""
+class Call(LayerCall):
+    """Each segment attends to itself."""
 
     rows: Rows
     layer: int
 
-    def attend(
-        self,
-        module: nn.Module,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scaling: float,
-        sliding_window: int | None = None,
-        softcap: float | None = None,
-        s_aux: Tensor | None = None,
-        **others: Any,
-    ) -> Tensor:
-        """q: [1, q_heads, rows, head_dim], k, v: [1, kv_heads, rows, head_dim], unrotated.
+    def place(self) -> tuple[Decoder, int, Tables]:
+        return self.rows.decoder, self.layer, self.rows.tables
 
-        Returns [1, rows, q_heads, head_dim].
-        """
-        decoder = self.rows.decoder
-        window = decoder.shape.windows[self.layer]
-        check_call(module, window, sliding_window, others)
-        kind = decoder.rope_kinds[self.layer]
-        if kind is not NOT_ROTATED:
-            q, k = decoder.rotary.rotate_both(q, k, self.rows.tables[kind])
-        special: dict[str, Any] = {"scale": scaling, "window": window, "softcap": softcap, "sinks": s_aux}
-        # Under mixed precision rotated tensors are float32 again, and logits would be bfloat16: both are our choice.
-        q, k = q[0].to(v.dtype).transpose(0, 1), k[0].to(v.dtype)
-        with torch.autocast(q.device.type, enabled=False):
-            out = [self._attend(segment, q, k, v[0], special) for segment in range(len(self.rows.borders) - 1)]
-        return torch.cat(out)[None]
+    def attended(self, q: Tensor, k: Tensor, v: Tensor, special: dict[str, Any]) -> Tensor:
+        q, k = q.to(v.dtype).transpose(0, 1), k.to(v.dtype)
+        return torch.cat([self._attend(segment, q, k, v, special) for segment in range(len(self.rows.borders) - 1)])
 
     def _attend(self, segment: int, q: Tensor, k: Tensor, v: Tensor, special: dict[str, Any]) -> Tensor:
         rows = slice(self.rows.borders[segment], self.rows.borders[segment + 1])

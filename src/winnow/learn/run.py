@@ -1,4 +1,4 @@
-"""The loop of a training whose model stays as it is: a sample a step, a log, checkpoints, and what it came to."""
+"""The loop of a training whose model stays as it is: a step, a log, checkpoints, and what it came to."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +12,33 @@ from winnow.learn.labels import Sample
 from winnow.learn.samples import sample_order
 
 Figures = dict[str, float]  # by name, "loss" among them
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is. step of steps; tokens: read so far; figures: of the last log line, by name, None before it."""
+
+    step: int
+    steps: int
+    tokens: int
+    figures: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run came to; record: what is in `winnow.json`; files: in the output directory."""
+
+    record: dict[str, Any]
+    files: list[str]
+
+    @classmethod
+    def of(cls, record: dict[str, Any], out: Path) -> "Report":
+        """Of a run that has left what it leaves."""
+        return cls(record, sorted(path.name for path in out.iterdir()))
+
+
+def silent(progress: Progress) -> None:
+    """Nobody is told."""
 
 
 class Recipe(Protocol):
@@ -29,47 +56,49 @@ class Recipe(Protocol):
     @property
     def log_every(self) -> int: ...
 
-    @property
-    def validate_every(self) -> int: ...
-
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
 
 
 @dataclass
 class Run:
-    """learn: takes a step, counted from 0; judge: figures of a sample, of which nothing is learnt. shown: the figures
-    that the result has, of the first and the last line of the log. progress: called after every step with the journal
-    and those of the last line, none before it."""
+    """learn: takes a step, counted from 0, by `batch` samples. shown: the figures that the result has, of the first and
+    the last line of the log. progress: called after every step. judge: figures of a sample of `held_out`, of which
+    nothing is learnt, every `validate_every` steps."""
 
     learner: Resumable
-    learn: Callable[[int, Sample], Figures]
-    judge: Callable[[Sample], Figures]
+    learn: Callable[[int, Sequence[Sample]], Figures]
     recipe: Recipe
     out: Path
     journal: Journal
     samples: Sequence[Sample]
-    held_out: Sequence[Sample]
     shown: Sequence[str]
-    progress: Callable[[Journal, dict[str, Any]], None]
+    progress: Callable[[Progress], None]
+    batch: int = 1
+    judge: Callable[[Sample], Figures] | None = None
+    held_out: Sequence[Sample] = ()
+    validate_every: int = 1
     begin: float = field(default_factory=time.monotonic)
 
     def all(self) -> dict[str, Any]:
         """Take the steps that are left; returns what the run came to; seconds: of this part of a resumed run."""
         journal, recipe = self.journal, self.recipe
         start_log(self.out, journal)
-        for index in islice(sample_order(len(self.samples), recipe.seed), journal.step, recipe.steps):
-            journal.pending.append(self.learn(journal.step, self.samples[index]))
+        order = islice(sample_order(len(self.samples), recipe.seed), journal.step * self.batch, None)
+        while journal.step < recipe.steps:
+            read = [self.samples[index] for index in islice(order, self.batch)]
+            journal.pending.append(self.learn(journal.step, read))
             journal.step += 1
-            journal.tokens += len(self.samples[index].ids)
+            journal.tokens += sum(len(each.ids) for each in read)
             if self._now(recipe.log_every):
                 self._log_step()
-            if self.held_out and self._now(recipe.validate_every):
+            if self.judge is not None and self.held_out and self._now(self.validate_every):
                 self._log({"step": journal.step, "held_out": mean([self.judge(each) for each in self.held_out])})
             if journal.step % recipe.save_every == 0 and journal.step < recipe.steps:
                 save_checkpoint(self.out, self.learner, journal)
             last = (self._lines("loss") or [{}])[-1]
-            self.progress(journal, {name: last.get(name) for name in self.shown})
+            figures = {name: last.get(name) for name in self.shown}
+            self.progress(Progress(journal.step, recipe.steps, journal.tokens, figures))
         return self._result()
 
     def _result(self) -> dict[str, Any]:

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
 import winnow
-from winnow.learn.convolutions_recipe import ConvolutionsRecipe
-from winnow.learn.gates_recipe import GatesRecipe
-from winnow.learn.heads_recipe import HeadsRecipe
-from winnow.learn.recipe import Recipe
 from winnow.plan import Plan
 from winnow.runtime.adapters import METADATA
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate")
 
@@ -38,7 +37,7 @@ def metadata(
     plan: Plan,
     layers: int,
     base: dict[str, str],
-    recipe: Recipe | HeadsRecipe | GatesRecipe | ConvolutionsRecipe,
+    recipe: "DataclassInstance",
     data: dict[str, Any],
     libraries: Sequence[str] = LIBRARIES,
 ) -> dict[str, Any]:

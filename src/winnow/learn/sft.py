@@ -30,7 +30,7 @@ from winnow.runtime.adapters import base_name, fingerprint, need_train_extra
 from winnow.runtime.decoder import Decoder
 
 if TYPE_CHECKING:
-    from winnow.learn.watch import Progress
+    from winnow.learn.run import Progress
 
 
 @dataclass(frozen=True)

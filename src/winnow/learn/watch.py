@@ -4,24 +4,14 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from winnow.errors import InputError
+from winnow.learn.run import Progress
 from winnow.learn.saving import Result
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is. step of steps; tokens: read so far; loss: of the last log line, None before it."""
-
-    step: int
-    steps: int
-    tokens: int
-    loss: float | None
 
 
 class Watch(TrainerCallback):
@@ -78,4 +68,4 @@ class Watch(TrainerCallback):
 
     def _progress(self, state: TrainerState) -> Progress:
         loss = self.lines[-1]["loss"] if self.lines else None
-        return Progress(state.global_step, state.max_steps, state.num_input_tokens_seen, loss)
+        return Progress(state.global_step, state.max_steps, state.num_input_tokens_seen, {"loss": loss})

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from winnow.policies.compute.base import Deep
     from winnow.policies.keep.base import Merger, UnitScorer
     from winnow.policies.prefill.minference import Pattern
+    from winnow.policies.read.base import TokenIndex
 
 VERBS = ("prompt", "compute", "keep", "prefill", "read", "store")
 
@@ -37,12 +38,13 @@ VERBS = ("prompt", "compute", "keep", "prefill", "read", "store")
 @dataclasses.dataclass(frozen=True)
 class LayerContext:
     """A layer to a policy. index: from 0 on, of `layers`; window: its sliding window in tokens, None for none;
-    kv_heads: how many it has."""
+    kv_heads: how many it has; whole: the layers without a sliding window, None: all."""
 
     index: int
     layers: int
     window: int | None
     kv_heads: int = 1
+    whole: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +66,9 @@ class ModelShape:
     @cached_property
     def contexts(self) -> tuple[LayerContext, ...]:
         """Per layer."""
+        whole = tuple(layer for layer, window in enumerate(self.windows) if window is None)
         return tuple(
-            LayerContext(layer, self.layers, window, self.kv_heads) for layer, window in enumerate(self.windows)
+            LayerContext(layer, self.layers, window, self.kv_heads, whole) for layer, window in enumerate(self.windows)
         )
 
     @property
@@ -167,6 +170,9 @@ class Services(Protocol):
     def convolutions(self, source: str | None) -> "Merger":
         """LoCoCo's convolutions for the model: in a directory, or the LLM's own. Raises ModelError where there are
         none."""
+
+    def indexers(self, source: str | None) -> "TokenIndex":
+        """Indexers of the model: in a directory, or the LLM's own. Raises ModelError where there are none."""
 
     def head_patterns(self, source: str) -> "list[list[Pattern]]":
         """Of every layer and query head what it reads of a prompt (`minference`), from a directory. Raises ModelError

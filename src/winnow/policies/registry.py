@@ -32,6 +32,7 @@ from winnow.policies.prompt.prompt_compression import PromptCompression
 from winnow.policies.prompt.random_drop import RandomDrop
 from winnow.policies.prompt.whole import Whole
 from winnow.policies.read.dense import Dense
+from winnow.policies.read.indexer import Indexer
 from winnow.policies.read.infllm import InfLLM
 from winnow.policies.read.quest import Quest
 from winnow.policies.read.sink_recent import SinkRecent
@@ -80,6 +81,7 @@ _POLICIES: tuple[type[Policy], ...] = (
     Quest,
     Tidal,
     InfLLM,
+    Indexer,
     SinkRecent,
     Plain,
     Quantized,

@@ -22,6 +22,7 @@ from winnow.policies.prefill.base import Piece
 from winnow.policies.read.base import Blocks, Copies, Observed, Pages, Row
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Attended
+from winnow.runtime.outputs import entering_norms, head_norms
 from winnow.runtime.projected import Projected, Ropes, Tables
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import settle
@@ -38,6 +39,7 @@ class Block:
     def __init__(self, decoder: Decoder, segments: list[Segment], start: int, stop: int) -> None:
         self.decoder = decoder
         self.layer = 0
+        self.entering: Tensor | None = None  # the rows, [rows, hidden], as they come to the layer
         self.rows = slice(start, stop)
         there = [s for s in segments if max(start, s.start) < min(stop, s.stop)]
         found = [(s, part) for s in there for part in s.part(start, stop).together]
@@ -273,9 +275,18 @@ class Block:
         before, end = min(score.sinks, repeat.first), part.sequence.repeats[-1].stop
         told = [range(before), range(repeat.first, repeat.stop), range(end, view.units)]
         seen = view.at(torch.tensor([unit for units in told for unit in units], device=part.positions.device))
+        chunk, first = slice(before, before + repeat.stop - repeat.first), 0
+        outputs = entered = None
+        if score.normalised:
+            assert self.entering is not None
+            outputs = head_norms(self.decoder, self.layer, seen.values[:, chunk])
+            entered = entering_norms(self.decoder, self.layer, self.entering[part.start : part.stop])
         for block in weights_of(queries, [seen], part, rows, from_row=0):
-            of_chunk = block[..., before : before + repeat.stop - repeat.first]
+            of_chunk = block[..., chunk]
+            if outputs is not None and entered is not None:
+                of_chunk = of_chunk * outputs / entered[first : first + len(block), None, None, None]
             cache.raise_scores(score.votes(of_chunk), repeat.first)
+            first += len(block)
 
     def _rotate_rows(self) -> None:
         """cos and sin of every row, from its own sequence's frequencies."""

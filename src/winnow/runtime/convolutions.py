@@ -5,25 +5,20 @@ sum how much of each unit goes into it (LoCoCo, arXiv:2406.05317, section 3; the
 """
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from winnow.errors import ModelError
-from winnow.models.files import read_object
-from winnow.models.finite import check_finite
 from winnow.policies.base import ModelShape
-from winnow.runtime.adapters import base_name, dtype_hint, fingerprint
+from winnow.runtime.adapters import base_name, fingerprint
+from winnow.runtime.trained import Kind, are_counts
 
-WEIGHTS, CONFIG = "convolutions.safetensors", "config.json"
+KIND = Kind("convolutions", "convolutions.safetensors", train="lococo")
 SHARE = 0.5  # of the convolution in the weights of a sum, before training
 
 
@@ -108,29 +103,19 @@ class Convolutions:
 
     def save(self, directory: str | Path) -> None:
         """Write `convolutions.safetensors` and `config.json`."""
-        place = Path(directory)
-        place.mkdir(parents=True, exist_ok=True)
         tensors = {
-            f"layers.{index}.{name}": each.detach().cpu().contiguous()
+            f"layers.{index}.{name}": each
             for index, layer in enumerate(self.layers)
             for name, each in vars(layer).items()
         }
-        save_file(tensors, place / WEIGHTS)
-        text = json.dumps(dataclasses.asdict(self.config), ensure_ascii=False, indent=2)
-        (place / CONFIG).write_text(text + "\n", encoding="utf-8")
+        KIND.save(directory, self.config, tensors)
 
     @classmethod
     def load(cls, directory: str | Path) -> "Convolutions":
         """What `save` wrote, on the CPU. Raises ModelError where there is none or it is damaged."""
         config = read_config(directory)
-        try:
-            tensors = load_file(Path(directory) / WEIGHTS)
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{directory}: {WEIGHTS} is damaged ({error}); train the convolutions again") from error
         wanted = {f"layers.{layer}.{name}": of for layer in range(config.layers) for name, of in config.shapes.items()}
-        if {name: tuple(each.shape) for name, each in tensors.items()} != wanted:
-            raise ModelError(f"{directory}: {WEIGHTS} does not hold what {CONFIG} says; train the convolutions again")
-        check_finite(tensors.items(), f"the convolutions in {directory}")
+        tensors = KIND.tensors(directory, wanted)
         layers = [
             Convolution(**{name: tensors[f"layers.{layer}.{name}"].float() for name in config.shapes})
             for layer in range(config.layers)
@@ -140,26 +125,16 @@ class Convolutions:
 
 def read_config(directory: str | Path) -> ConvolutionsConfig:
     """The config of convolutions in a directory. Raises ModelError where there is none or it is damaged."""
-    path = Path(directory) / CONFIG
-    if not path.is_file() or not (Path(directory) / WEIGHTS).is_file():
-        raise ModelError(f"{directory} holds no convolutions: it needs {WEIGHTS} and {CONFIG}")
-    try:
-        found = ConvolutionsConfig(**read_object(path))
-        counts = (found.layers, found.head_dim, found.sums, found.kernel)
-        if not all(isinstance(count, int) and count > 0 for count in counts) or not found.kernel % 2:
+
+    def check(found: ConvolutionsConfig) -> None:
+        if not are_counts(found.layers, found.head_dim, found.sums, found.kernel) or not found.kernel % 2:
             raise ValueError("a count is wrong")
-    except (ModelError, ValueError, TypeError) as error:
-        raise ModelError(f"{path} is damaged ({error}); train the convolutions again") from error
-    return found
+
+    return KIND.config(directory, ConvolutionsConfig, check)
 
 
 def load_convolutions(source: str | Path | Convolutions, model: PreTrainedModel) -> Convolutions:
     """Convolutions for a model, on its device. Raises ModelError where they were trained on another one."""
     found = source if isinstance(source, Convolutions) else Convolutions.load(source)
-    if found.config.fingerprint != fingerprint(model):
-        raise ModelError(
-            f"the convolutions were trained on {found.config.base}, and this model, {base_name(model)}, has other "
-            "weights, perhaps an adapter's; use those trained on it, or train some with: winnow train lococo"
-            f"{dtype_hint(model)}"
-        )
+    KIND.check_model(found.config, model)
     return found.to(model.device)

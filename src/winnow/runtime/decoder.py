@@ -25,6 +25,7 @@ from winnow.runtime.convolutions import Convolutions, load_convolutions
 from winnow.runtime.families import family_of
 from winnow.runtime.head_patterns import load_patterns
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
+from winnow.runtime.indexers import Indexers, load_indexers
 from winnow.runtime.rotary import Rotary
 from winnow.runtime.shape import shape_of
 from winnow.runtime.threads import Threads
@@ -63,6 +64,7 @@ class Decoder:
         compile_kernels(model.device, packed=is_packed(model), layers=self.program.rows > 0)
         self.default_heads: str | Path | RetainingHeads | None = None
         self.default_convolutions: str | Path | Convolutions | None = None
+        self.default_indexers: str | Path | Indexers | None = None
         serves = model.device.type == "cpu" and numba_missing() is None and openmp() is not None
         # Of decode steps; None: always torch's. What torch computes may be rounded otherwise on other threads.
         self.threads = Threads() if serves and not deterministic else None
@@ -141,6 +143,23 @@ class Decoder:
             known[source] = load_convolutions(found, self.model)
         convolutions: Convolutions = known[source]
         return convolutions
+
+    def indexers(self, source: str | None) -> Indexers:
+        """Indexers of the model, loaded once: of a directory, or None: the default ones.
+
+        Raises ModelError where there are none, or where they are another model's.
+        """
+        self.refresh()
+        known = self.derived.setdefault("indexers", {})
+        if source not in known:
+            if (found := source or self.default_indexers) is None:
+                raise ModelError(
+                    f"there are no indexers for {base_name(self.model)}; train some with winnow train indexer and name "
+                    "their directory: indexer(trained='DIR')"
+                )
+            known[source] = load_indexers(found, self.model, self.shape)
+        indexers: Indexers = known[source]
+        return indexers
 
     def patterns(self, source: str) -> list[list[Pattern]]:
         """Patterns of the model's heads, loaded once from a directory. Raises ModelError as `load_patterns`."""

@@ -5,27 +5,22 @@ are those of all heads as attention is given them, unrotated; families that norm
 """
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from winnow.errors import ModelError
-from winnow.models.files import read_object
-from winnow.models.finite import check_finite
 from winnow.policies.base import ModelShape
-from winnow.runtime.adapters import base_name, dtype_hint, fingerprint
+from winnow.runtime.adapters import base_name, fingerprint
 from winnow.runtime.loading import asset
+from winnow.runtime.trained import CONFIG, Kind, are_counts
 
-WEIGHTS, CONFIG = "retaining_heads.safetensors", "config.json"
+KIND = Kind("retaining heads", "retaining_heads.safetensors", train="locret")
 BUNDLED = ("needle-heads", "needle-speed-2-heads")
 # What heads learn to say of a unit: the greatest logit that a later query gives it (Locret), or the logarithm of its
 # score when the text is repeated (KVzip).
@@ -118,32 +113,19 @@ class RetainingHeads:
 
     def save(self, directory: str | Path) -> None:
         """Write `retaining_heads.safetensors` and `config.json`."""
-        place = Path(directory)
-        place.mkdir(parents=True, exist_ok=True)
-        tensors = {}
-        for layer, (first, second) in enumerate(zip(self.first, self.second, strict=True)):
-            for name, weight in (("fc1", first), ("fc2", second)):
-                tensors[f"layers.{layer}.{name}.weight"] = weight.detach().cpu().contiguous()
-        save_file(tensors, place / WEIGHTS)
-        text = json.dumps(dataclasses.asdict(self.config), ensure_ascii=False, indent=2)
-        (place / CONFIG).write_text(text + "\n", encoding="utf-8")
+        parts = (("fc1", self.first), ("fc2", self.second))
+        tensors = {f"layers.{at}.{name}.weight": each for name, of in parts for at, each in enumerate(of)}
+        KIND.save(directory, self.config, tensors)
 
     @classmethod
     def load(cls, directory: str | Path) -> "RetainingHeads":
         """What `save` wrote, on the CPU. Raises ModelError where there is none or it is damaged."""
         config = read_config(directory)
-        try:
-            tensors = load_file(Path(directory) / WEIGHTS)
-            first = [tensors.pop(f"layers.{layer}.fc1.weight") for layer in range(config.layers)]
-            second = [tensors.pop(f"layers.{layer}.fc2.weight") for layer in range(config.layers)]
-        except (SafetensorError, OSError, KeyError) as error:
-            raise ModelError(f"{directory}: {WEIGHTS} is damaged ({error}); train the heads again") from error
-        wanted = ((config.width, config.inputs), (config.kv_heads, config.width))
-        if tensors or any((f.shape, s.shape) != wanted for f, s in zip(first, second, strict=True)):
-            raise ModelError(f"{directory}: {WEIGHTS} does not hold what {CONFIG} says; train the heads again")
-        for part, weights in (("fc1", first), ("fc2", second)):
-            named = ((f"layers.{layer}.{part}.weight", weight) for layer, weight in enumerate(weights))
-            check_finite(named, f"the retaining heads in {directory}")
+        shapes = {"fc1": (config.width, config.inputs), "fc2": (config.kv_heads, config.width)}
+        layers = range(config.layers)
+        wanted = {f"layers.{at}.{name}.weight": shape for name, shape in shapes.items() for at in layers}
+        tensors = KIND.tensors(directory, wanted)
+        first, second = ([tensors[f"layers.{at}.{name}.weight"] for at in layers] for name in shapes)
         return cls(config, first, second)
 
 
@@ -154,19 +136,15 @@ def joined(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def read_config(directory: str | Path) -> HeadsConfig:
     """The config of heads in a directory. Raises ModelError where there is none or it is damaged."""
-    path = Path(directory) / CONFIG
-    if not path.is_file() or not (Path(directory) / WEIGHTS).is_file():
-        raise ModelError(f"{directory} holds no retaining heads: it needs {WEIGHTS} and {CONFIG}")
-    try:
-        found = HeadsConfig(**read_object(path))
-        counts = (found.layers, found.q_heads, found.kv_heads, found.head_dim, found.width)
-        if found.activation not in ACT2FN or not all(isinstance(count, int) and count > 0 for count in counts):
+
+    def check(found: HeadsConfig) -> None:
+        counts = are_counts(found.layers, found.q_heads, found.kv_heads, found.head_dim, found.width)
+        if found.activation not in ACT2FN or not counts:
             raise ValueError("a count or the activation is wrong")
         if found.target not in get_args(Target):
             raise ValueError(f"target={found.target!r} is none of {', '.join(get_args(Target))}")
-    except (ModelError, ValueError, TypeError) as error:
-        raise ModelError(f"{path} is damaged ({error}); train the heads again") from error
-    return found
+
+    return KIND.config(directory, HeadsConfig, check)
 
 
 def find_heads(source: str | Path) -> Path:
@@ -189,10 +167,5 @@ def bundled_for(model: PreTrainedModel) -> Path | None:
 def load_heads(source: "str | Path | RetainingHeads", model: PreTrainedModel) -> RetainingHeads:
     """Heads for a model, beside it. Raises ModelError where they were trained on another one."""
     heads = source if isinstance(source, RetainingHeads) else RetainingHeads.load(find_heads(source))
-    if heads.config.fingerprint != fingerprint(model):
-        raise ModelError(
-            f"the retaining heads were trained on {heads.config.base}, and this model, {base_name(model)}, has other "
-            "weights, perhaps an adapter's; use the heads trained on it, or train some with: winnow train locret"
-            f"{dtype_hint(model)}"
-        )
+    KIND.check_model(heads.config, model)
     return heads.beside(model)

@@ -29,6 +29,7 @@ from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
 from winnow.runtime.forward import logits_of
 from winnow.runtime.heads import RetainingHeads
+from winnow.runtime.indexers import Indexers
 from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, load, move, rounded_copy
 from winnow.runtime.observer import Observer
 from winnow.runtime.truncate import Part, check_part, cut, start_of_text
@@ -51,6 +52,7 @@ class LLM:
         heads: retaining heads for plans with `locret`, `kvzap` or `lococo_locret`: RetainingHeads, or a directory of
             them. None: the bundled ones of this model, if there are any.
         convolutions: for plans with `lococo`: Convolutions, or a directory of them.
+        indexers: for plans with `indexer`: Indexers, or a directory of them.
         adapter: a directory with a PEFT adapter, a bundled name or a hub id; it is merged into the weights, in place,
             or added beside packed ones.
         device: "cpu", "cuda", ...; None: the model's own if it is loaded, else CUDA where there is one.
@@ -84,6 +86,7 @@ class LLM:
         plan: str | Plan | None = None,
         heads: str | Path | RetainingHeads | None = None,
         convolutions: str | Path | Convolutions | None = None,
+        indexers: str | Path | Indexers | None = None,
         adapter: str | Path | None = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
@@ -128,6 +131,9 @@ class LLM:
         if convolutions is not None:
             self.decoder.default_convolutions = convolutions
             self.decoder.convolutions(None)
+        if indexers is not None:
+            self.decoder.default_indexers = indexers
+            self.decoder.indexers(None)
         self._given = model
         self.prefill_chunk = prefill_chunk or chunk_of(packed=is_packed(self.model))
         self.max_batch = max_batch

@@ -25,6 +25,21 @@ def output_norms(decoder: Decoder, layer: int, cache: LayerCache) -> Tensor:
     return found
 
 
+@torch.inference_mode()
+def head_norms(decoder: Decoder, layer: int, values: Tensor) -> Tensor:
+    """||W_O v||_2 of some values of a layer, [kv_heads, units, head_dim], for each query head: [kv_heads, group, units]
+    float32."""
+    weights = _projection(decoder, layer).unflatten(0, (len(values), -1))  # [kv_heads, group, head_dim, hidden]
+    units, squares = values.float()[:, None], weights @ weights.mT
+    return (units @ squares * units).sum(-1).clamp_min(0.0).sqrt()
+
+
+def entering_norms(decoder: Decoder, layer: int, hidden: Tensor) -> Tensor:
+    """||x||_2 of what enters the attention of a layer of rows that enter it as [rows, hidden]: [rows] float32."""
+    norm = getattr(decoder.layers[layer], "input_layernorm", None)  # some families norm what comes out instead
+    return (hidden if norm is None else norm(hidden)).float().norm(dim=-1)
+
+
 def _projection(decoder: Decoder, layer: int) -> Tensor:
     """What a layer makes of its attention, [q_heads, head_dim, hidden] float32, its bias left out.
 

@@ -116,6 +116,7 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
     if (
         not cache.rotated
         or sequence.plan.read.reach is not None
+        or sequence.plan.read.by_rows
         or not cache.memory.addressed
         or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
         or layer in sequence.gates.self_only

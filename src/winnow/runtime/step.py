@@ -80,14 +80,18 @@ class Step:
     def _through(self, block: Block, hidden: Tensor) -> Tensor:
         """A block's rows [rows, hidden] through its layer; where they are few, all but its attention in the kernel."""
         layer, program = block.layer, self.decoder.program
+        block.entering = hidden
         if program.takes(layer, len(hidden)):
             return program.around(layer, hidden, partial(block.attend, self.decoder.layers[layer].self_attn))
         return self.decoder.layer(layer, hidden[None], block)[0]
 
     def _tell(self, layer: int, hidden: Tensor) -> None:
         for segment in self.segments:
-            if (watcher := segment.sequence.watcher) is not None:
-                watcher.entered(layer, segment, hidden[segment.start : segment.stop])
+            sequence, rows = segment.sequence, hidden[segment.start : segment.stop]
+            if (watcher := sequence.watcher) is not None:
+                watcher.entered(layer, segment, rows)
+            if sequence.plan.read.by_rows and layer < self.decoder.shape.layers:
+                sequence.reader.entered(layer, segment.positions, rows, decode=segment.decode)
 
     def _blocks(self) -> list[Block]:
         rows = self.segments[-1].stop

@@ -58,6 +58,7 @@ GRID: dict[str, list[dict[str, Any]]] = {
     "quest": _budgets(1 / 4, 1 / 8, 1 / 16),
     "tidal": _budgets(1 / 8, 1 / 16),
     "infllm": [{"recent": Share(1 / 4)}, {"recent": Share(1 / 8)}],
+    "indexer": _budgets(1 / 4, 1 / 8, 1 / 16),
 }
 # Nobody would run these but to compare with them.
 LEFT_OUT: dict[str, str] = {

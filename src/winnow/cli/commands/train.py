@@ -13,6 +13,7 @@ from winnow.cli.options import AdapterOptions, JsonOptions, ModelOptions
 from winnow.learn.convolutions_recipe import ConvolutionsRecipe
 from winnow.learn.gates_recipe import GatesRecipe
 from winnow.learn.heads_recipe import HeadsRecipe
+from winnow.learn.indexers_recipe import IndexersRecipe
 from winnow.learn.recipe import Recipe
 
 app = new_app("train", COMMANDS["train"][1])
@@ -87,8 +88,18 @@ class LoCoCo(Training, AdapterOptions, Command, runs="winnow.cli.train_lococo:lo
     recipe: Annotated[ConvolutionsRecipe, Parameter(name="*")] = field(default_factory=ConvolutionsRecipe)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Indexer(Training, AdapterOptions, Command, runs="winnow.cli.train_indexer:indexer"):
+    """Train indexers for a model, which itself stays as it is: what `--plan indexer` reads units by."""
+
+    recipe: Annotated[IndexersRecipe, Parameter(name="*")] = field(default_factory=IndexersRecipe)
+    validation: Path | None = None
+    """More data, to measure on and not to learn from."""
+
+
 app.command(Speed, name="speed")
 app.command(Locret, name="locret")
 app.command(Duo, name="duo")
 app.command(KVzap, name="kvzap")
 app.command(LoCoCo, name="lococo")
+app.command(Indexer, name="indexer")

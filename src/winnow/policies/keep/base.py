@@ -65,6 +65,19 @@ class Repeat(NamedTuple):
     stop: int
 
 
+def end_of_chunk(known: int, prompt: int, end: int, chunk: int | None, decode_chunk: int | None) -> int | None:
+    """After how many tokens, more than `known`, the next chunk ends; None: there is none.
+
+    chunk: tokens of each of the prompt's up to `end`, with which the last one ends; None: they are one. decode_chunk:
+    new tokens of each behind the prompt; None: there are none.
+    """
+    if known < end:
+        return end if chunk is None else min((known // chunk + 1) * chunk, end)
+    if decode_chunk is None:
+        return None
+    return prompt + (max(0, known - prompt) // decode_chunk + 1) * decode_chunk
+
+
 def attention_sums(weights: Tensor) -> Tensor:
     """The attention that rows give units, as the mean over the query heads of a KV head.
 
@@ -88,6 +101,9 @@ class Score:
     cancels: whether a score is a sum of larger terms of either sign, so that rounding tells less of it than its own
         size says; see `best`.
     outputs: whether what is kept is chosen by `Moment.outputs` as well.
+    normalised: of "repeats", whether the attention of a row and query head to a unit is multiplied by the norm of what
+        the output projection makes of the unit's value for that head, and divided by that of what entered the row's
+        attention.
     """
 
     source: Literal["kv", "attention", "logits", "units", "repeats"]
@@ -100,6 +116,7 @@ class Score:
     queries: Queries | None = None
     cancels: bool = False
     outputs: bool = False
+    normalised: bool = False
     sinks: int = 0
 
     @property

@@ -65,7 +65,8 @@ def _highest(scores: Tensor, count: int, cancels: bool) -> Tensor:
 
 
 def _all_but_one(scores: Tensor, cancels: bool) -> Tensor:
-    """What `best` answers where one unit of each head leaves, as in decode steps, in a tenth of the time."""
+    """What `best` answers where one unit of each head leaves, as in decode steps: the lowest two say which, and nothing
+    has to be ranked."""
     lowest, edge = scores.topk(2, largest=False).values.split(1, -1) if scores.shape[1] > 1 else (scores, scores)
     slack = _slack(scores, edge, cancels)
     leaves = (scores <= torch.where(lowest < edge - slack, lowest, edge + slack)).byte().argmax(-1, keepdim=True)

@@ -18,7 +18,7 @@ from winnow.errors import InputError
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import LayerContext, Services
 from winnow.policies.compute.base import Deep
-from winnow.policies.keep.base import KeepPolicy, Moment
+from winnow.policies.keep.base import KeepPolicy, Moment, end_of_chunk
 from winnow.policies.keep.best import best, best_in_two, best_of_layer
 
 LOCAL = 100  # the paper's tail of a prompt, Locret, table 6
@@ -152,12 +152,9 @@ class Budgeted(KeepPolicy):
         return max(filling, min(prompt - tail, budget) + first, min(later, prompt + new))
 
     def next_eviction(self, known: int, prompt: int) -> int | None:
-        end = prompt - self.tail(prompt)
-        if known < end and prompt > self.budget:  # or all of it stays, and steps need not end anywhere
-            return end if self.chunk is None else min((known // self.chunk + 1) * self.chunk, end)
-        if self.decode_chunk is None:
-            return None
-        return prompt + (max(0, known - prompt) // self.decode_chunk + 1) * self.decode_chunk
+        # Where all of it stays steps need not end anywhere.
+        end = prompt - self.tail(prompt) if prompt > self.budget else 0
+        return end_of_chunk(known, prompt, end, self.chunk, self.decode_chunk)
 
     def last_chunk(self, n: int, deep: Deep) -> int:
         """For `prefix_stable`: the last eviction up to `n` at a place that any longer prompt has, too.

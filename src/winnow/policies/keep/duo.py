@@ -14,7 +14,7 @@ from winnow.cache.view import NOBODY
 from winnow.models.head_gates import read_gates
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import LayerContext, ModelShape, Services
-from winnow.policies.keep.base import KeepPolicy, Moment
+from winnow.policies.keep.base import KeepPolicy, Moment, end_of_chunk
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,8 @@ class Duo(KeepPolicy):
     gates: a directory in which `winnow train duo` has written a gate for each KV head of the model, or the gates
         themselves, from 0 to 1, of the first layer's heads, the second's, and so on; None: untrained, all the same, to
         measure what it costs.
-    share: of the KV heads that are retrieval heads: `round(share * heads)` of those with the highest gates; of equal
-        gates the first head of every layer comes before the second. Heads of layers with a sliding window count, though
-        it is all the same there: of a model with such layers say a `threshold` instead.
+    share: of the KV heads of layers without a sliding window that are retrieval heads: `round(share * heads)` of those
+        with the highest gates; of equal gates the first head of every layer comes before the second.
     threshold: instead, the heads whose gates are at least this.
     sink: first tokens of the text that streaming heads keep.
     recent: last tokens that they keep, at least.
@@ -94,24 +93,21 @@ class Duo(KeepPolicy):
 
     def retrieval(self, layer: LayerContext) -> list[bool]:
         """Which KV heads of a layer keep everything."""
-        heads = [(head, at) for head in range(layer.kv_heads) for at in range(layer.layers)]
+        layers = range(layer.layers) if layer.whole is None else layer.whole
+        heads = [(head, at) for head in range(layer.kv_heads) for at in layers]
         gates = dict.fromkeys(heads, 0.0)
         if (known := self._known) is not None:
             gates = {(head, at): known[at * layer.kv_heads + head] for head, at in heads}
-        if self.threshold is not None:
-            return [gates[head, layer.index] >= self.threshold for head in range(layer.kv_heads)]
         highest = set(sorted(heads, key=lambda each: -gates[each])[: round(self.share * len(heads))])
+        if self.threshold is not None:
+            highest = {head for head, gate in gates.items() if gate >= self.threshold}
         return [(head, layer.index) in highest for head in range(layer.kv_heads)]
 
     def pattern(self, layer: LayerContext) -> All:
         return HELD if layer.window is None else ALL
 
     def next_eviction(self, known: int, prompt: int) -> int | None:
-        if known < prompt:
-            return prompt if self.chunk is None else min((known // self.chunk + 1) * self.chunk, prompt)
-        if self.decode_chunk is None:
-            return None
-        return prompt + ((known - prompt) // self.decode_chunk + 1) * self.decode_chunk
+        return end_of_chunk(known, prompt, prompt, self.chunk, self.decode_chunk)
 
     def select(self, cache: LayerCache, moment: Moment) -> Sequence[Tensor] | None:
         """Of each KV head [kept]."""

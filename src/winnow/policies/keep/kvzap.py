@@ -12,7 +12,7 @@ from winnow.cache.pattern import ALL, HELD, All
 from winnow.cache.view import NOBODY
 from winnow.parameters import Count
 from winnow.policies.base import LayerContext, Services
-from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer
+from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer, end_of_chunk
 from winnow.policies.keep.best import best_of_layer
 
 
@@ -84,11 +84,7 @@ class KVzap(KeepPolicy):
         return HELD if layer.window is None else ALL
 
     def next_eviction(self, known: int, prompt: int) -> int | None:
-        if known < prompt:
-            return prompt if self.chunk is None else min((known // self.chunk + 1) * self.chunk, prompt)
-        if self.decode_chunk is None:
-            return None
-        return prompt + ((known - prompt) // self.decode_chunk + 1) * self.decode_chunk
+        return end_of_chunk(known, prompt, prompt, self.chunk, self.decode_chunk)
 
     def select(self, cache: LayerCache, moment: Moment) -> Sequence[Tensor] | None:
         scores, positions = cache.live_scores(), cache.live_positions().expand(cache.kv_heads, -1)

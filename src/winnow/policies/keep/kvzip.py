@@ -46,6 +46,10 @@ class KVzip(KeepPolicy):
     kv_heads * budget units with the highest scores stay, wherever they are: layers and heads keep different numbers,
     and what they do not keep takes no memory. The first `sink` units of every head are among them.
 
+    With `normalised` (KVzip+) each of these, of query head h, is multiplied by ||W_O^h v_i|| and divided by ||x_r||,
+    Euclidean norms: of what the output projection makes of the unit's value for that head, and of what enters the
+    attention of row r, behind the layer's first norm.
+
     budget: units per KV head and layer, as the mean over all of them.
     chunk: tokens that are repeated at a time.
     sink: first units that stay in every head, inside the budget.
@@ -53,6 +57,7 @@ class KVzip(KeepPolicy):
         100, no more than the budget, or all but one of a shorter prompt.
     asks: token ids that ask for a repetition; None: the paper's sentences, by the model's tokenizer, and, where the
         prompt has a user's turn, what its chat template closes that with and opens the answer.
+    normalised: whether scores are those of KVzip+.
 
     The choice goes by no question, so one prompt may be forked and asked many. It costs rows: those of a second prompt,
     and of a sentence for every chunk, which count as computed. Until then all units are held, and those of one
@@ -60,7 +65,8 @@ class KVzip(KeepPolicy):
 
     With local=1 and no chat template this keeps what kvpress's KVzipPress keeps of the tokens before the last.
 
-    Source: Kim et al., KVzip, arXiv:2505.23416, sections 3 and 4; sentences, chunks and sinks as in kvpress.
+    Source: Kim et al., KVzip, arXiv:2505.23416, sections 3 and 4; sentences, chunks and sinks as in kvpress. KVzip+:
+    Jegou and Jeblick, KVzap, arXiv:2601.07891, and kvpress 0.5.5 (`kvzip_plus_normalization`).
     """
 
     per_head = True
@@ -70,6 +76,7 @@ class KVzip(KeepPolicy):
     sink: Count = 4
     local: Count | None = None
     asks: tuple[Natural, ...] | None = None
+    normalised: bool = False
 
     name = "kvzip"
     source = "arXiv:2505.23416, section 3"
@@ -93,7 +100,7 @@ class KVzip(KeepPolicy):
 
     @property
     def score(self) -> Score:
-        return Score("repeats", votes=greatest, sinks=self.sink)
+        return Score("repeats", votes=greatest, sinks=self.sink, normalised=self.normalised)
 
     def pattern(self, layer: LayerContext) -> All:
         return HELD if layer.window is None else ALL
@@ -115,7 +122,8 @@ class KVzip(KeepPolicy):
                 f"{self.name}: local={self.local} leaves nothing of a prompt of {len(ids)} tokens; use at most "
                 f"local={len(ids) - 1}"
             )
-        self._asking(services, ids or [])
+        for seen in (ids or [], []):  # of a prompt that is shortened before, the user's turn may be missing
+            self._check_asking(services, seen)
         if ids is not None:
             self._check_positions(shape, len(ids))
 
@@ -157,12 +165,15 @@ class KVzip(KeepPolicy):
         first, later = (_encoded(tokenizer, text) for text in (FIRST, LATER))
         turn = closing(ids, tokenizer)
         then = _encoded(tokenizer, "\n") if turn is None else turn
+        return first, later, then
+
+    def _check_asking(self, services: Services, ids: list[int]) -> None:
+        first, later, then = self._asking(services, ids)
         if (most := max(len(first), len(later)) + len(then)) > ASKED:
             raise InputError(
                 f"{self.name}: to ask for a repetition takes {most} tokens of this tokenizer, more than {ASKED}; give "
                 f"fewer: {self.name}(asks=[...])"
             )
-        return first, later, then
 
     def select(self, cache: LayerCache, moment: Moment) -> Sequence[Tensor] | None:
         found = self.select_all([cache], moment.prompt)

@@ -1,9 +1,9 @@
 """What every read policy is, and what it knows of a sequence."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,24 @@ from winnow.kernels.pages import best_pages
 from winnow.policies.base import ModelShape, Policy, Services
 
 Probe = Literal["logits", "queries", "mass"]
+
+
+class TokenIndex(Protocol):
+    """What ranks tokens by the hidden states of rows: a trained part, for one model."""
+
+    @property
+    def layers(self) -> Container[int]:
+        """Those in which it does."""
+
+    @property
+    def dim(self) -> int:
+        """Values of a key."""
+
+    def keys(self, layer: int, hidden: Tensor) -> Tensor:
+        """By what tokens are known, [rows, dim] float32. hidden: [rows, hidden], of rows as they enter a layer."""
+
+    def scores(self, layer: int, hidden: Tensor, keys: Tensor) -> Tensor:
+        """How rows, [rows, hidden], rank tokens by their keys, [tokens, dim]: [rows, tokens] float32."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +178,10 @@ class Reader:
     def begin(self, token: int, known: int) -> None:
         """A decode step begins, which feeds `token`, with which `known` tokens have come."""
 
+    def entered(self, layer: int, positions: Tensor, hidden: Tensor, *, decode: bool) -> None:
+        """Rows are about to go through a layer, all of a step at once, before `select` is asked there; told where
+        `ReadPolicy.by_rows` says so. positions: [rows], ascending; hidden: [rows, hidden]; decode: the phase."""
+
     def wants(self, row: Row, views: list[View]) -> Probe | None:
         """What to tell `observe` of the row and those before it, which read everything in this layer; None: nothing.
 
@@ -211,6 +233,9 @@ class ReadPolicy(Policy):
     @property
     def reach(self) -> int | None:
         return None
+
+    # Whether readers are told of the rows that enter layers (`Reader.entered`), which those of all tokens have to.
+    by_rows: ClassVar[bool] = False
 
     # Whether layers may hold units of different tokens.
     takes_gaps: ClassVar[bool] = True
