@@ -29,9 +29,13 @@ def _budgets(*shares: float, **others: Any) -> list[dict[str, Any]]:
     return [{"budget": Share(share), **others} for share in shares]
 
 
-# What is tried of a policy; one that is not named here is tried as it comes.
+# What SnapKV's authors take for long prompts whose end asks about them.
+ASKED = {"chunk": None, "local": 0, "window": 64, "kernel": 31, "pooling": "max"}
+
+# What is tried of a policy: each stands here, or in LEFT_OUT with the reason.
 GRID: dict[str, list[dict[str, Any]]] = {
-    "lazyllm": [{}, {"keep": 0.6}, {"keep": 0.8}],
+    "prompt_compression": [{}],
+    "lazyllm": [{"cumulative": [0.8, 0.6, 0.4]}, {}, {"keep": 0.6}, {"keep": 0.8}],
     "static_prune": [{"keep": 0.5}, {"keep": 0.7}],
     "fastkv": [{"keep": 0.5}, {}],
     "speed": [{"cutoff": 0.5}, {"cutoff": 0.625}, {"cutoff": 0.75}, {"cutoff": 0.875}],
@@ -39,7 +43,12 @@ GRID: dict[str, list[dict[str, Any]]] = {
     "streaming": [{"recent": Share(1 / 2)}, {"recent": Share(1 / 4)}],
     "locret": _budgets(1 / 4, 1 / 8, 1 / 16),
     "h2o": _budgets(1 / 2, 1 / 4, decode_chunk=None),
-    "snapkv": [*_budgets(1 / 2, 1 / 4, 1 / 8), *_budgets(1 / 8, by_head="adaptive"), *_budgets(1 / 8, weigh="output")],
+    "snapkv": [
+        *_budgets(1 / 2, 1 / 4, 1 / 8, **ASKED),
+        *_budgets(1 / 4, 1 / 8),
+        *_budgets(1 / 8, by_head="adaptive"),
+        *_budgets(1 / 8, weigh="output"),
+    ],
     "sirllm": _budgets(1 / 2, 1 / 4),
     "scissorhands": _budgets(1 / 2, 1 / 4),
     "tova": _budgets(1 / 2, 1 / 4, decode_chunk=None),
@@ -59,6 +68,7 @@ GRID: dict[str, list[dict[str, Any]]] = {
     "tidal": _budgets(1 / 8, 1 / 16),
     "infllm": [{"recent": Share(1 / 4)}, {"recent": Share(1 / 8)}],
     "indexer": _budgets(1 / 4, 1 / 8, 1 / 16),
+    "quantized": [{"bits": 8}, {}],
 }
 # Nobody would run these but to compare with them.
 LEFT_OUT: dict[str, str] = {
@@ -88,7 +98,7 @@ def single_plans(llm: LLM, cases: Sequence[Case]) -> Found:
     for name, policy in POLICIES.items():
         if policy.identity or name in LEFT_OUT:
             continue
-        for turn, parameters in enumerate(GRID.get(name, [{}])):
+        for turn, parameters in enumerate(GRID[name]):
             try:
                 plan = Plan.parse(_spelt(name, parameters, median))
                 _check(llm, plan, cases)
