@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
+from winnow.errors import InputError
 from winnow.tasks.draw import Draw, DrawnTask
 from winnow.tasks.example import Example
 from winnow.tasks.metrics import best
@@ -17,13 +18,19 @@ INSTRUCTION = "Here are messages of customers to a bank, each with its intent. G
 class Banking77(DrawnTask):
     """Shots of `banking77_train.jsonl.gz`, every intent once before any comes twice; a message of the test file.
 
-    What is missing to the length asked for is less than one shot; a depth is ignored.
+    options: of how many intents, the right one and others that shots have, the answer is one; 0: of all of them, which
+    the model has to name. What is missing to the length asked for is less than one shot; a depth is ignored.
     Source: Banking77, arXiv:2003.04807, many-shot as in LongICLBench, arXiv:2404.02060.
     Data: `banking77_train.jsonl.gz` and `banking77_test.jsonl.gz` (text, label).
     """
 
     data: str | Path
+    options: int = 0
     name: str = "banking77"
+
+    def __post_init__(self) -> None:
+        if self.options < 0 or self.options == 1:
+            raise InputError(f"options={self.options} must be 0, or at least 2 to choose from")
 
     def make(self, draw: Draw) -> Example:
         train = records(self.data, "banking77_train.jsonl.gz", text=str, label=str)
@@ -35,11 +42,22 @@ class Banking77(DrawnTask):
         shots = [shot for each in rounds for shot in draw.rng.sample(each, len(each)) if shot is not None]
         limit = max(map(draw.allow, by_label))
         question, label = _shot(asked["text"], "").rstrip(), asked["label"]
+        options = self._options(draw, sorted(by_label), label)
 
         def build(context: str) -> Example:
-            return Example(f"{INSTRUCTION}\n\n{context}", question, label, (), (), limit, (label,))
+            return Example(f"{INSTRUCTION}\n\n{context}", question, label, (), (), limit, (label,), options)
 
         return fill_with_shots(shots, build, draw)
+
+    def _options(self, draw: Draw, labels: list[str], right: str) -> tuple[str, ...]:
+        """The intents to choose from, in random order."""
+        if not self.options:
+            return ()
+        others = [label for label in labels if label != right]
+        if len(others) < self.options - 1:
+            raise InputError(f"options={self.options} are more than the {len(others) + 1} intents of the data")
+        chosen = [right, *draw.rng.sample(others, self.options - 1)]
+        return tuple(draw.rng.sample(chosen, self.options))
 
     def score(self, example: Example, text: str) -> float:
         """1 if the first line of the text is the intent, blanks and case aside, else 0."""

@@ -19,6 +19,7 @@ class Example:
     depths: tuple[float, ...]  # where the needle of each answer stands, 0 (start of the context) .. 1 (end)
     max_tokens: int  # enough new tokens for `reply` and the end of the turn
     references: tuple[str, ...] = ()  # right answers of tasks that accept any of several, or score by closeness
+    options: tuple[str, ...] = ()  # answers to choose among, by their likelihood; none: any text
 
     @property
     def prompt(self) -> str:
