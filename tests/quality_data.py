@@ -9,14 +9,20 @@ from benchmarks.texts import SOURCES
 
 from winnow.tasks.words import ADJECTIVES, NOUNS
 
-SINGLE = "shakespeare"  # the domain with one document
+SINGLE, REVISED = "shakespeare", "peps"  # the domain with one document, and that with two versions of one
 
 
 def save_data(folder: Path, sentences: int = 240) -> Path:
-    """Two documents of each domain, of so many sentences, no two alike, and a few records of each data set."""
+    """Two documents of each domain, of so many sentences, and a few records of each data set.
+
+    No two documents are alike, but that `REVISED` has a third one, a version of its second.
+    """
     for domain, (name, field) in SOURCES.items():
         count = 1 if domain == SINGLE else 2
-        _write(folder / name, [{"id": f"{domain}-{i}", field: prose(f"{domain} {i}", sentences)} for i in range(count)])
+        documents = [{"id": f"{domain}-{i}", field: prose(f"{domain} {i}", sentences)} for i in range(count)]
+        if domain == REVISED:
+            documents.append({"id": "revised", field: f"{documents[1][field]}\n\nThis is new."})
+        _write(folder / name, documents)
     for name, records in _records().items():
         _write(folder / name, records)
     return folder

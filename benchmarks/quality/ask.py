@@ -92,9 +92,10 @@ def _chosen(llm: LLM, engine: Engine, case: Case, plan: Plan) -> Reply:
 
 
 def option_ids(llm: LLM, example: Example) -> list[list[int]]:
-    """Token ids of every option as it would follow the prompt: after a header as it is, after plain text a space."""
+    """Token ids of every option as it follows the prompt: after a header as it is, after other text with a space."""
     assert llm.tokenizer is not None  # the prompt is text
-    space = "" if llm.tokenizer.chat_template else " "
+    header = example.chat and llm.tokenizer.chat_template and not example.opening
+    space = "" if header else " "
     return [llm.tokenizer(f"{space}{option}", add_special_tokens=False)["input_ids"] for option in example.options]
 
 

@@ -1,7 +1,8 @@
 """Which texts and records belong to validation and which to test: a fixed rule, so that nothing is in both.
 
 - Documents of the domains, articles, questions and messages: by their place in the file, counted from 0; even ones are
-  validation, odd ones test. A file of a single document is cut at the paragraph nearest to its middle.
+  validation, odd ones test; but a document that repeats more than a tenth of the paragraphs of one before it, as a
+  later version does, goes where that is. A file of a single document is cut at the paragraph nearest to its middle.
 - Passages: by a hash of their title, so that passages of one page stay together. A question goes with the passage that
   answers it, and loses the distractors of the other side.
 - Generated questions: `form` 0 of a task (wording, keys) is validation, 1 is test. Seed s draws as 2 s and as 2 s + 1.
@@ -27,6 +28,8 @@ Halves = Iterator[tuple[int, Record]]  # each record with its side: a place in S
 HAYSTACK, FILLERS = "haystack", ("books", "essays")  # the folder of the texts that needles are hidden in, their domains
 PASSAGES, QUESTIONS = "passages.jsonl.gz", "nq_questions.jsonl.gz"
 RECORDS = ("hotpotqa_100.jsonl.gz", "covid_qa.jsonl.gz", "banking77_train.jsonl.gz", "banking77_test.jsonl.gz")
+TELLING = 120  # characters of a paragraph that nobody writes twice
+SHARED = 0.1  # of the paragraphs of a text: one that has more in common with another is a version of it
 _PARAGRAPH = re.compile(r"\n\s*\n")
 
 
@@ -73,13 +76,25 @@ def _documents(field: str) -> Callable[[Path, str], Halves]:
     def halves(source: Path, name: str) -> Halves:
         found = _read(source, name)
         if len(found) != 1:
-            yield from _by_place(source, name)
+            yield from zip(_sides([row.text(field) for row in found]), (row.record for row in found), strict=True)
             return
         [whole] = found
         for side, part in enumerate(_cut(whole.text(field))):
             yield side, {**whole.record, "id": f"{whole['id']}, part {side + 1}", field: part}
 
     return halves
+
+
+def _sides(texts: Sequence[str]) -> list[int]:
+    """By place, but that a later version of a text goes where that is."""
+    known: list[set[str]] = []
+    sides: list[int] = []
+    for place, text in enumerate(texts):
+        said = {part for part in map(str.strip, _PARAGRAPH.split(text)) if len(part) >= TELLING}
+        alike = (side for side, other in zip(sides, known, strict=True) if len(said & other) > SHARED * len(said))
+        sides.append(next(alike, place % 2))
+        known.append(said)
+    return sides
 
 
 def _cut(text: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from benchmarks.quality.figures import ALL, ENOUGH, ScoreRow, WindowRow
 from benchmarks.quality.records import Record
 from winnow.cli.terminal import new_table
 
+WIDE = 7  # tasks side by side
 ARM = 25  # least width of the column of arms
 SCORES: dict[str, Callable[[ScoreRow], str]] = {
     "score\n%": lambda row: f"{100 * row.score:.1f}",
@@ -65,7 +66,9 @@ def _of_length(scores: Sequence[ScoreRow], windows: Sequence[WindowRow], title: 
     if len(tasks) > 1:
         cells = {(row.arm, row.task): f"{100 * row.difference.mean:+.1f}{'*' if row.few else ''}" for row in scores}
         cells |= {("full", row.task): f"{100 * row.full:.1f} %" for row in scores}
-        shown.append(_matrix(f"{title}: points from full, by task", [*overall], tasks, cells))
+        for first in range(0, len(tasks), WIDE):
+            part = tasks[first : first + WIDE]
+            shown.append(_matrix(f"{title}: points from full, by task", [*overall], part, cells))
     if len(domains) > 1:
         kls = {(row.arm, row.domain): f"{row.kl.mean:.4f}" for row in windows}
         shown.append(_matrix(f"{title}: KL, by domain", [arm for arm in texts if arm != "full"], domains, kls))

@@ -32,7 +32,7 @@ def llm():
 
 
 def choice(llm):
-    example = Example("Clouds. " * 30, "And then?", "rain", (), (), 16, ("no rain",), OPTIONS)
+    example = Example("Clouds. " * 30, "And then?", "rain", (), (), 16, ("no rain",), options=OPTIONS)
 
     def score(example, text):
         return float(text in example.references)

@@ -34,6 +34,8 @@ def test_seeded_nearly_full_never_too_long_and_the_reply_scores_full(name, form,
             assert asked.score(example, "I do not know.") == 0
             assert asked.score(example, example.answers[0]) == pytest.approx(1 / len(example.answers))
             assert len(tokenizer(example.reply)["input_ids"]) < example.max_tokens
+            assert tokenizer.decode(render(example, tokenizer)).endswith(example.opening)
+            assert example.opening
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,12 @@ WORDINGS = (
         "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
         "appear most often.",
         "What are the 10 most common words in the above list?",
+        "The top 10 words that appear most often in the list are:",
     ),
     (
         "Here is a list in which some entries are repeated again and again, and most are not.",
         "Name the 10 entries that the list above repeats most often.",
+        "These 10 entries are repeated most often:",
     ),
 )
 
@@ -41,7 +43,8 @@ class CommonWords(DrawnTask):
 
     RULER repeats common words 30 times and others 3 times, in lists of one length. Here a third of the list is common
     words whatever its length, and others come a tenth as often as these. What is missing to the length asked for is
-    less than two entries; a depth is ignored. The score is the share of the common words that are named.
+    less than two entries; a depth is ignored. The answer is begun for the model, without RULER's worked example. The
+    score is the share of the common words that are named.
     """
 
     form: Form = 0
@@ -58,7 +61,7 @@ class CommonWords(DrawnTask):
         chosen = draw.rng.sample(known, len(known))
         common, others = chosen[:COMMON], chosen[COMMON:]
         order = [draw.rng.random() for _ in range(draw.tokens)]
-        introduction, question = WORDINGS[self.form]
+        introduction, question, opening = WORDINGS[self.form]
         answers = tuple(common)
         reply = "\n".join(f"{number}. {word}" for number, word in enumerate(common, start=1))
         limit = draw.allow(reply)
@@ -73,7 +76,7 @@ class CommonWords(DrawnTask):
             entries += [others[place // seldom] for place in range(rest)]
             mixed = [word for _, word in sorted(zip(order, entries, strict=False))]
             listed = " ".join(f"{number}. {word}" for number, word in enumerate(mixed, start=1))
-            return Example(f"{introduction}\n\n{listed}", question, reply, answers, (), limit)
+            return Example(f"{introduction}\n\n{listed}", question, reply, answers, (), limit, opening=opening)
 
         sample = build(20 * COMMON).context
         return fill_with_records(build, draw, sample, 20 * COMMON)

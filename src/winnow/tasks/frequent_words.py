@@ -21,11 +21,13 @@ WORDINGS = (
         "Read the following text and track the frequency of each coded word, which stands in square brackets.",
         "[{}]",
         "What are the three most frequently appeared coded words in the above text?",
+        "The three most frequently appeared coded words are:",
     ),
     (
         "Between the sentences of this text stand marks, each written as <letters>. Count how often every mark comes.",
         "<{}>",
         "Which three marks come most often in the text above?",
+        "These three marks come most often:",
     ),
 )
 
@@ -49,7 +51,7 @@ class FrequentWords(DrawnTask):
     def make(self, draw: Draw) -> Example:
         counts = frequencies(max(LEAST, draw.tokens // TOKENS))
         coded = coded_words(draw.rng, len(counts), self.form)
-        introduction, mark, question = WORDINGS[self.form]
+        introduction, mark, question, opening = WORDINGS[self.form]
         needles = [
             Needle(mark.format(word), draw.rng.random())
             for word, count in zip(coded, counts, strict=True)
@@ -60,7 +62,7 @@ class FrequentWords(DrawnTask):
         limit = draw.allow(reply)
 
         def build(context: str, depths: tuple[float, ...]) -> Example:
-            return Example(f"{introduction}\n\n{context}", question, reply, answers, (), limit)
+            return Example(f"{introduction}\n\n{context}", question, reply, answers, (), limit, opening=opening)
 
         return fill_with_text(build, needles, self.haystack, draw)
 

@@ -26,8 +26,10 @@ class Wording(NamedTuple):
     introduction: str
     needle: str
     question: str
+    opening: str
     single_introduction: str
     single_question: str
+    single_opening: str
 
 
 WORDINGS = (
@@ -36,17 +38,21 @@ WORDINGS = (
         "about the {kind} afterwards.",
         "One of the special magic {kind} for {key} is: {value}.",
         "What are all the special magic {kind} for {key} mentioned in the text above?",
+        "The special magic {kind} for {key} mentioned in the text are",
         "A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you about "
         "the {kind} afterwards.",
         "What is the special magic {kind} for {key} mentioned in the text above?",
+        "The special magic {kind} for {key} mentioned in the text is",
     ),
     Wording(
         "Here and there the text below gives the registered {kind} of certain items. Remember them, since you will be "
         "asked for them.",
         "The item {key} is registered with the {kind} {value}.",
-        "Which {kind} are registered for the items {key} in the text above?",
+        "With which {kind} does the text above say that {key} is registered?",
+        "The text says that {key} is registered with the {kind}",
         "Somewhere the text below gives the registered {kind} of an item. Remember it, since you will be asked for it.",
-        "Which {kind} is registered for the item {key} in the text above?",
+        "With which {kind} does the text above say that the item {key} is registered?",
+        "The text says that the item {key} is registered with the {kind}",
     ),
 )
 
@@ -58,8 +64,7 @@ class Niah(DrawnTask):
     keys: how many there are; values: of each; queries: how many keys are asked for. value: what a value is. form: which
     wording, 0 (RULER's) or 1, and which half of the words keys and words are made of: two sets of questions with
     nothing in common. A single needle stands at the depth asked for, several are spread over the text. The score is the
-    share of the values asked for that are named, as in RULER; it begins the answer for the model, which is not done
-    here.
+    share of the values asked for that are named. As in RULER the answer is begun for the model.
     """
 
     keys: int = 1
@@ -97,11 +102,14 @@ class Niah(DrawnTask):
             kind=(ONE if total == 1 else MANY)[self.value]
         )
         question = (wording.single_question if single else wording.question).format(**told)
-        reply = " ".join(text for key in asked for text in said[key])
+        opening = (wording.single_opening if single else wording.opening).format(**told)
+        reply = f"{', '.join(answers)}."
         limit = draw.allow(reply)
 
         def build(context: str, depths: tuple[float, ...]) -> Example:
-            return Example(f"{introduction}\n\n{context}", question, reply, answers, depths[: len(answers)], limit)
+            return Example(
+                f"{introduction}\n\n{context}", question, reply, answers, depths[: len(answers)], limit, opening=opening
+            )
 
         return fill_with_text(build, needles, self.haystack, draw)
 
