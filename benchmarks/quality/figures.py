@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -133,36 +133,53 @@ def _score_row(pairs: Sequence[tuple[Record, Record]]) -> ScoreRow:
     asked: dict[tuple[str, ...], list[float]] = {}
     for mine, full in pairs:
         asked.setdefault((mine["question"], *mine["answers"]), []).append(mine["score"] - full["score"])
-    interval = paired_interval([statistics.fmean(each) for each in asked.values()])
-    scores = [statistics.fmean(pair[who]["score"] for pair in pairs) for who in (0, 1)]
     return ScoreRow(
-        first["arm"], first["plan"], first["task"], first["length"], len(pairs), len(asked), *scores, interval,
-        costs_of(pairs),
-    )  # fmt: skip
+        arm=first["arm"],
+        plan=first["plan"],
+        task=first["task"],
+        length=first["length"],
+        questions=len(pairs),
+        different=len(asked),
+        score=statistics.fmean(mine["score"] for mine, _ in pairs),
+        full=statistics.fmean(full["score"] for _, full in pairs),
+        difference=paired_interval([statistics.fmean(each) for each in asked.values()]),
+        costs=costs_of(pairs),
+    )
 
 
 def _over_tasks(cells: Sequence[ScoreRow], pairs: Sequence[tuple[Record, Record]]) -> ScoreRow:
     """The mean over tasks, each with the same weight; `different` is that of the task with fewest."""
-    first = cells[0]
-    half = math.sqrt(sum(((c.difference.high - c.difference.low) / 2) ** 2 for c in cells)) / len(cells)
-    middle = statistics.fmean((c.difference.high + c.difference.low) / 2 for c in cells)
-    mean = statistics.fmean(c.difference.mean for c in cells)
-    return ScoreRow(
-        first.arm, first.plan, ALL, first.length, len(pairs), min(c.different for c in cells),
-        statistics.fmean(c.score for c in cells), statistics.fmean(c.full for c in cells),
-        Interval(mean, max(-1.0, middle - half), min(1.0, middle + half)), costs_of(pairs),
-    )  # fmt: skip
+    intervals = [cell.difference for cell in cells]
+    half = math.sqrt(sum(((each.high - each.low) / 2) ** 2 for each in intervals)) / len(cells)
+    middle = statistics.fmean((each.high + each.low) / 2 for each in intervals)
+    mean = statistics.fmean(each.mean for each in intervals)
+    return replace(
+        cells[0],
+        task=ALL,
+        questions=len(pairs),
+        different=min(cell.different for cell in cells),
+        score=statistics.fmean(cell.score for cell in cells),
+        full=statistics.fmean(cell.full for cell in cells),
+        difference=Interval(mean, max(-1.0, middle - half), min(1.0, middle + half)),
+        costs=costs_of(pairs),
+    )
 
 
 def _window_row(domain: str, pairs: Sequence[tuple[Record, Record]]) -> WindowRow:
     mine = [pair[0] for pair in pairs]
     loss = bootstrap([each["nll_plan"] - each["nll_full"] for each in mine])
-    ratio = Interval(*map(math.exp, (loss.mean, loss.low, loss.high)))
-    perplexities = [math.exp(statistics.fmean(each[name] for each in mine)) for name in ("nll_plan", "nll_full")]
-    kl, top1 = (bootstrap([each[name] for each in mine]) for name in ("kl", "top1"))
-    first = mine[0]
     return WindowRow(
-        first["arm"], first["plan"], domain, first["length"], len(mine), kl, top1, *perplexities, ratio, costs_of(pairs)
+        arm=mine[0]["arm"],
+        plan=mine[0]["plan"],
+        domain=domain,
+        length=mine[0]["length"],
+        windows=len(mine),
+        kl=bootstrap([each["kl"] for each in mine]),
+        top1=bootstrap([each["top1"] for each in mine]),
+        perplexity=math.exp(statistics.fmean(each["nll_plan"] for each in mine)),
+        perplexity_full=math.exp(statistics.fmean(each["nll_full"] for each in mine)),
+        ratio=Interval(*map(math.exp, (loss.mean, loss.low, loss.high))),
+        costs=costs_of(pairs),
     )
 
 

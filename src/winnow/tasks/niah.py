@@ -15,44 +15,56 @@ from winnow.tasks.haystack import Haystack
 from winnow.tasks.multi_needle import listed
 
 Value = Literal["words", "numbers", "uuids"]
-ONE = {"words": "word", "numbers": "number", "uuids": "UUID"}
-MANY = {"words": "words", "numbers": "numbers", "uuids": "UUIDs"}
+KINDS = {"words": "word", "numbers": "number", "uuids": "UUID"}  # of a single value
 DIGITS = 7  # of a number, as in RULER
 
 
-class Wording(NamedTuple):
-    """What is said of several values, and of a single one; {kind}, {key} and {value} are filled in."""
+class Said(NamedTuple):
+    """What stands before the text, what is asked after it, and how the answer begins; with {kind} and {key}."""
 
     introduction: str
-    needle: str
     question: str
     opening: str
-    single_introduction: str
-    single_question: str
-    single_opening: str
+
+
+class Wording(NamedTuple):
+    """A needle, with {kind}, {key} and {value}, and what is said of a single value, and of several."""
+
+    needle: str
+    single: Said
+    several: Said
 
 
 WORDINGS = (
     Wording(
-        "Some special magic {kind} are hidden within the following text. Make sure to memorize them. I will quiz you "
-        "about the {kind} afterwards.",
-        "One of the special magic {kind} for {key} is: {value}.",
-        "What are all the special magic {kind} for {key} mentioned in the text above?",
-        "The special magic {kind} for {key} mentioned in the text are",
-        "A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you about "
-        "the {kind} afterwards.",
-        "What is the special magic {kind} for {key} mentioned in the text above?",
-        "The special magic {kind} for {key} mentioned in the text is",
+        "One of the special magic {kind}s for {key} is: {value}.",
+        Said(
+            "A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you "
+            "about the {kind} afterwards.",
+            "What is the special magic {kind} for {key} mentioned in the text above?",
+            "The special magic {kind} for {key} mentioned in the text is",
+        ),
+        Said(
+            "Some special magic {kind}s are hidden within the following text. Make sure to memorize them. I will quiz "
+            "you about the {kind}s afterwards.",
+            "What are all the special magic {kind}s for {key} mentioned in the text above?",
+            "The special magic {kind}s for {key} mentioned in the text are",
+        ),
     ),
     Wording(
-        "Here and there the text below gives the registered {kind} of certain items. Remember them, since you will be "
-        "asked for them.",
         "The item {key} is registered with the {kind} {value}.",
-        "With which {kind} does the text above say that {key} is registered?",
-        "The text says that {key} is registered with the {kind}",
-        "Somewhere the text below gives the registered {kind} of an item. Remember it, since you will be asked for it.",
-        "With which {kind} does the text above say that the item {key} is registered?",
-        "The text says that the item {key} is registered with the {kind}",
+        Said(
+            "Somewhere the text below gives the registered {kind} of an item. Remember it, since you will be asked for "
+            "it.",
+            "With which {kind} does the text above say that the item {key} is registered?",
+            "The text says that the item {key} is registered with the {kind}",
+        ),
+        Said(
+            "Here and there the text below gives the registered {kind}s of certain items. Remember them, since you "
+            "will be asked for them.",
+            "With which {kind}s does the text above say that {key} is registered?",
+            "The text says that {key} is registered with the {kind}s",
+        ),
     ),
 )
 
@@ -80,36 +92,32 @@ class Niah(DrawnTask):
             raise InputError(
                 f"queries={self.queries} must be from 1 to keys={self.keys}, and values={self.values} at least 1"
             )
-        if self.value not in ONE:
-            raise InputError(f"value={self.value!r} must be one of {', '.join(ONE)}")
+        if self.value not in KINDS:
+            raise InputError(f"value={self.value!r} must be one of {', '.join(KINDS)}")
         check_form(self.form)
 
     def make(self, draw: Draw) -> Example:
-        wording, total = WORDINGS[self.form], self.keys * self.values
+        wording, kind = WORDINGS[self.form], KINDS[self.value]
         keys = draw_words(draw.rng, self.keys, self.form)
-        values = _values(draw.rng, self.value, total, self.form, keys)
-        of = {key: values[i * self.values : (i + 1) * self.values] for i, key in enumerate(keys)}
-        places = [draw.place()] if total == 1 else draw.spread(total)
-        # RULER's needle speaks of several ("One of the special magic numbers"); a registered one is a single one.
-        kind = (MANY, ONE)[self.form][self.value]
-        said = {key: [wording.needle.format(kind=kind, key=key, value=each) for each in of[key]] for key in keys}
-        needles = [Needle(text, places.pop()) for key in keys for text in said[key]]
+        values = _values(draw.rng, self.value, self.keys * self.values, self.form, keys)
+        pairs = [(keys[i // self.values], value) for i, value in enumerate(values)]
+        places = [draw.place()] if len(pairs) == 1 else draw.spread(len(pairs))
+        needles = [
+            Needle(wording.needle.format(kind=kind, key=key, value=value), place)
+            for (key, value), place in zip(pairs, places, strict=True)
+        ]
         asked = keys[: self.queries]
-        answers = tuple(each for key in asked for each in of[key])
-        single = len(answers) == 1
-        told = {"kind": (ONE if single else MANY)[self.value], "key": listed(asked)}
-        introduction = (wording.single_introduction if total == 1 else wording.introduction).format(
-            kind=(ONE if total == 1 else MANY)[self.value]
-        )
-        question = (wording.single_question if single else wording.question).format(**told)
-        opening = (wording.single_opening if single else wording.opening).format(**told)
+        answers = tuple(value for key, value in pairs if key in asked)
+        before = wording.single if len(pairs) == 1 else wording.several
+        after = wording.single if len(answers) == 1 else wording.several
+        introduction = before.introduction.format(kind=kind)
+        question, opening = (text.format(kind=kind, key=listed(asked)) for text in after[1:])
         reply = f"{', '.join(answers)}."
         limit = draw.allow(reply)
 
         def build(context: str, depths: tuple[float, ...]) -> Example:
-            return Example(
-                f"{introduction}\n\n{context}", question, reply, answers, depths[: len(answers)], limit, opening=opening
-            )
+            text, found = f"{introduction}\n\n{context}", depths[: len(answers)]
+            return Example(text, question, reply, answers, found, limit, opening=opening)
 
         return fill_with_text(build, needles, self.haystack, draw)
 
