@@ -37,12 +37,16 @@ def test_every_policy_is_tried_with_as_many_settings_and_none_is_left_out():
     assert tried == {name for name, policy in POLICIES.items() if not policy.identity}
 
 
-@pytest.mark.parametrize("setting", [s for s in SETTINGS if s.cost == "rows"], ids=lambda setting: setting.arm.text)
+@pytest.mark.parametrize(
+    "setting",
+    [s for s in SETTINGS if s.cost == "rows" and s.policy != "prompt_compression"],
+    ids=lambda setting: setting.arm.text,
+)
 def test_rows_of_a_prompt_are_at_most_the_cost_by_their_formula(setting):
-    """But for random_drop and prompt_compression, whose prompt is shorter, and so their rows."""
+    """But for prompt_compression, which keeps whole units of more or fewer tokens than its share."""
     plan = setting.arm.plan(LENGTH)
     rows = plan.compute.layer_tokens(SHAPE, LENGTH, Deep.none(LENGTH)).rows
-    kept = getattr(plan.prompt, "keep", 1)
+    kept = getattr(plan.prompt, "keep", 1)  # random_drop's prompt is shorter, and so its rows
     assert kept * sum(rows) / (SHAPE.layers * LENGTH) <= 0.6
 
 
