@@ -41,7 +41,8 @@ class Banking77(DrawnTask):
         by_label: dict[str, list[str]] = {}
         for record in draw.rng.sample(train, len(train)):
             by_label.setdefault(record["label"], []).append(_shot(record["text"], record["label"]))
-        label, options = asked["label"], ()
+        label: str = asked["label"]
+        options: tuple[str, ...] = ()
         question = _shot(asked["text"], "").rstrip()
         if self.options:
             options = self._options(draw, sorted(by_label), label)
