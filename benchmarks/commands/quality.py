@@ -44,7 +44,7 @@ class Run(AdapterOptions, PlotOptions, Command, runs="benchmarks.quality.command
     policy: tuple[str, ...] = ()
     """Of the grid, this policy alone; repeatable."""
     task: Annotated[tuple[str, ...], Parameter(alias="-t")] = ()
-    """Repeatable. Default: all of the protocol."""
+    """Repeatable. Default: RULER's and those of data sets (docs/protocol.md)."""
     length: Annotated[tuple[AtLeast1, ...], Parameter(alias="-l")] = (4096,)
     """Prompt tokens, 512 to 8192; repeatable."""
     questions: Annotated[AtLeast0, Parameter(alias="-n")] = 20

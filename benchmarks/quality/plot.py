@@ -129,7 +129,7 @@ def _name(axis: "Axes", points: Sequence[Point]) -> None:
         point, left = points[index], float(places[index][0]) < 0.5
         name = point.arm if len(point.arm) <= NAMED else f"{point.arm[: NAMED - 2]} …"
         written = axis.annotate(
-            name, (point.cost, height), (7 if left else -7, 0), xycoords=("data", "axes fraction"),
+            name, (point.cost, height), (7 if left else -7, 6), xycoords=("data", "axes fraction"),
             textcoords="offset points", color=COLOURS[point.verb], fontsize=7, va="center",
             ha="left" if left else "right", zorder=4, annotation_clip=False,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.7},

@@ -20,10 +20,10 @@ SCORES: dict[str, Callable[[ScoreRow], str]] = {
 }
 WINDOWS: dict[str, Callable[[WindowRow], str]] = {
     "KL": lambda row: f"{row.kl.mean:.4f}",
-    "KL, 95 %": lambda row: _range(row.kl, 1, 3),
+    "KL, 95 %": lambda row: _range(row.kl, 1, 3) if row.windows > 1 else "",
     "top-1\n%": lambda row: f"{100 * row.top1.mean:.1f}",
     "per-\nplexity": lambda row: f"{row.perplexity:.2f}",
-    "of full\n95 %": lambda row: _range(row.ratio, 1, 3),
+    "of full\n95 %": lambda row: _range(row.ratio, 1, 3) if row.windows > 1 else "",
     "w": lambda row: str(row.windows),
 }
 COSTS = ("rows", "bytes", "held", "units")

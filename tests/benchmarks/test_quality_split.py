@@ -90,6 +90,18 @@ def test_a_directory_without_data_is_refused(tmp_path):
         write_split(tmp_path, "test", tmp_path / "out")
 
 
+def test_what_the_toy_was_taught_is_asked_over_the_splits_own_texts(halves):
+    llm, texts = LLM("needle"), []
+    for split, half in zip(SPLITS, halves, strict=True):
+        found = split_cases(llm, split_tasks(["passkey", "multi_needle"], half, split), [512], 2, 0, split)
+        texts.append(
+            {sentence for case in found for sentence in re.findall(r"In [a-z]+ \d, [^.]+\.", case.example.context)}
+        )
+    assert texts[0]
+    assert texts[1]
+    assert not texts[0] & texts[1]
+
+
 def test_only_the_tasks_of_the_protocol_and_its_lengths(halves):
     with pytest.raises(InputError, match="'gsm8k' is no task of the protocol"):
         split_tasks(["gsm8k"], halves[0], "test")
