@@ -41,13 +41,14 @@ def run(options: Run) -> int:
         known = header(llm, options.model_name, uncommitted=options.uncommitted, **settings)
         journal = Journal(options.records, known)
         wanted = len(arms) * len(set(options.length)) * (options.questions * len(_names(options)) + 6 * options.windows)
+        complete = False
         with Meter("quality", wanted) as meter, interruptible():
             meter.advance(len(journal.records))
             for _ in _measured(options, Bench(llm, journal, arms), Path(made)):
                 meter.advance(1)
                 meter.note(f"{len(journal.records)} of up to {wanted} records")
-            return _shown(options, "quality run", [journal.header], journal.records, complete=True)
-        return _shown(options, "quality run", [journal.header], journal.records, complete=False)
+            complete = True
+    return _shown(options, "quality run", [journal.header], journal.records, complete=complete)
 
 
 def table(options: Table) -> int:
