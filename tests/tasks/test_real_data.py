@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 
 import pytest
 
@@ -120,6 +121,18 @@ def test_the_reply_scores_full_and_fits_its_tokens(name, data, tokenizer):
 def test_too_few_tokens_name_what_is_needed(name, data, tokenizer):
     with pytest.raises(InputError, match="20 tokens are too few"):
         build(name, data, tokenizer, 20)
+
+
+def test_banking_options_have_shots_the_right_one_among_them_and_no_header(data, tokenizer):
+    asked = task("banking77_options", data=data, options=2)
+    example = asked.example(random.Random(0), tokens=500, tokenizer=tokenizer)
+    assert set(example.options) == set(re.findall(r"Intent: (\S+)", example.context))
+    assert [asked.score(example, option) for option in sorted(example.options, key="card_lost".__eq__)] == [0, 1]
+    assert tokenizer.decode(render(example, tokenizer)) == example.prompt
+    assert example.prompt.endswith("Message: Where is my card?\nIntent:")
+    for options, said in ((1, "at least 2"), (9, "more than the 3 intents")):
+        with pytest.raises(InputError, match=said):
+            task("banking77", data=data, options=options).example(random.Random(0), tokens=500, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

@@ -14,11 +14,14 @@ class Example:
 
     context: str
     question: str
-    reply: str  # a full answer in the wanted form: the training target, never shown to the model in an evaluation
+    reply: str  # an answer in the wanted form, after its opening: the training target, never shown in an evaluation
     answers: tuple[str, ...]  # every string the output must hold
     depths: tuple[float, ...]  # where the needle of each answer stands, 0 (start of the context) .. 1 (end)
     max_tokens: int  # enough new tokens for `reply` and the end of the turn
     references: tuple[str, ...] = ()  # right answers of tasks that accept any of several, or score by closeness
+    opening: str = ""  # how the answer begins, which the model is given after the prompt
+    chat: bool = True  # whether the prompt is a user's message where there is a chat template; else it is plain text
+    options: tuple[str, ...] = ()  # answers to choose among, by their likelihood; none: any text
 
     @property
     def prompt(self) -> str:
@@ -57,13 +60,20 @@ class Task(Protocol):
 
 
 def render(example: Example, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids of the whole prompt: the chat template up to the assistant header, or the plain text without one."""
-    return render_text(example.prompt, tokenizer)
+    """Token ids of the whole prompt: the chat template up to the assistant header, or the plain text without one.
+
+    The answer's opening comes after that.
+    """
+    ids = render_text(example.prompt, tokenizer, chat=example.chat)
+    if not example.opening:
+        return ids
+    space = "" if example.chat and tokenizer.chat_template else " "
+    return [*ids, *tokenizer(space + example.opening, add_special_tokens=False)["input_ids"]]
 
 
-def render_text(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Like `render`, of a user message."""
-    if tokenizer.chat_template:
+def render_text(text: str, tokenizer: PreTrainedTokenizerBase, *, chat: bool = True) -> list[int]:
+    """Like `render`, of a user message, or without `chat` of any text."""
+    if chat and tokenizer.chat_template:
         message = [{"role": "user", "content": text}]
         whole = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         return list(tokenizer(whole, add_special_tokens=False, verbose=False)["input_ids"])

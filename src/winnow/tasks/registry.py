@@ -1,13 +1,16 @@
 """Names of the tasks and how to make them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from winnow.errors import InputError
 from winnow.tasks.babi import Babi
 from winnow.tasks.banking77 import Banking77
+from winnow.tasks.common_words import CommonWords
 from winnow.tasks.covid_qa import CovidQA
 from winnow.tasks.example import Task
+from winnow.tasks.frequent_words import FrequentWords
 from winnow.tasks.gsm8k import Gsm8k
 from winnow.tasks.hotpotqa import HotpotQA
 from winnow.tasks.kv import KeyValue
@@ -15,6 +18,7 @@ from winnow.tasks.kv_list import KeyValueList
 from winnow.tasks.kv_retrieval import KvRetrieval
 from winnow.tasks.line_retrieval import LineRetrieval
 from winnow.tasks.multi_needle import MultiNeedle
+from winnow.tasks.niah import Niah
 from winnow.tasks.nq_multidoc import NqMultidoc
 from winnow.tasks.number import Number
 from winnow.tasks.passkey import Passkey
@@ -29,6 +33,14 @@ TASKS: dict[str, Callable[..., Task]] = {
     "kv_list": KeyValueList,
     "multi_needle": MultiNeedle,
     "variables": Variables,
+    "niah_single": Niah,
+    "niah_words": partial(Niah, value="words", name="niah_words"),
+    "niah_uuids": partial(Niah, value="uuids", name="niah_uuids"),
+    "niah_multikey": partial(Niah, keys=4, name="niah_multikey"),
+    "niah_multivalue": partial(Niah, values=4, name="niah_multivalue"),
+    "niah_multiquery": partial(Niah, keys=4, queries=4, name="niah_multiquery"),
+    "common_words": CommonWords,
+    "frequent_words": FrequentWords,
     "kv_retrieval": KvRetrieval,
     "line_retrieval": LineRetrieval,
     "nq_multidoc": NqMultidoc,
@@ -38,6 +50,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "squality": Squality,
     "qmsum": QMSum,
     "banking77": Banking77,
+    "banking77_options": partial(Banking77, options=8, name="banking77_options"),
     "gsm8k": Gsm8k,
 }
 

@@ -1,0 +1,200 @@
+"""From records to figures: every arm beside full attention on the same questions and windows, with 95 % intervals."""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.fidelity_by_domain import Interval, bootstrap
+from benchmarks.quality.arms import FULL
+from benchmarks.quality.records import Record
+from winnow.evaluation.accuracy import Z95
+
+ALL = "all"  # tasks, or domains
+ENOUGH = 100  # different questions behind a figure that a sentence may rest on
+COSTS = {  # of full attention's: what is counted of an arm, and what of full attention that is told from its own record
+    "rows": ("rows_computed", "rows_full"),
+    "units": ("units_read", "units_full"),
+    "pairs": ("pairs_read", "pairs_full"),
+}
+BYTES = {"bytes": "total_bytes", "held": "cache_bytes"}  # of full attention's on the same text
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """An arm on a task (or `ALL`) at a length.
+
+    questions: how many were answered; different: how many of them ask different things, which the interval rests on.
+    score: 0 .. 1; difference: of it from full attention's, in pairs. costs: shares of full attention's, None where
+    there is nothing to count.
+    """
+
+    arm: str
+    plan: str
+    task: str
+    length: int
+    questions: int
+    different: int
+    score: float
+    full: float
+    difference: Interval
+    costs: dict[str, float | None]
+
+    @property
+    def few(self) -> bool:
+        """Whether no sentence may rest on it."""
+        return self.different < ENOUGH
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "few": self.few}
+
+
+@dataclass(frozen=True)
+class WindowRow:
+    """An arm on the windows of a domain (or `ALL`) at a length.
+
+    kl: nats, full attention's distribution of the next token to the arm's; top1: how often both find the same token
+    likeliest. perplexity, perplexity_full: of the text under the arm and under full attention; ratio: of the two.
+    """
+
+    arm: str
+    plan: str
+    domain: str
+    length: int
+    windows: int
+    kl: Interval
+    top1: Interval
+    perplexity: float
+    perplexity_full: float
+    ratio: Interval
+    costs: dict[str, float | None]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def score_rows(records: Sequence[Record]) -> list[ScoreRow]:
+    """A row per length, task and arm, and one per arm over all tasks; of questions that full attention has answered."""
+    answers = [record for record in records if record["kind"] == "answer"]
+    full = {_place(record): record for record in answers if record["arm"] == FULL}
+    rows: list[ScoreRow] = []
+    for group in _groups(answers, ("length", "arm", "plan")):
+        pairs = [(record, full[_place(record)]) for record in group if _place(record) in full]
+        tasks = [[pair for pair in pairs if pair[0]["task"] == task] for task in _values(pairs, "task")]
+        cells = [_score_row(cell) for cell in tasks]
+        rows += [*cells, _over_tasks(cells, pairs)] if len(cells) > 1 else cells
+    return rows
+
+
+def window_rows(records: Sequence[Record]) -> list[WindowRow]:
+    """A row per length, domain and arm, and one per arm over all domains."""
+    windows = [record for record in records if record["kind"] == "window"]
+    full = {_place(record): record for record in windows if record["arm"] == FULL}
+    rows: list[WindowRow] = []
+    for group in _groups(windows, ("length", "arm", "plan")):
+        pairs = [(record, full[_place(record)]) for record in group if _place(record) in full]
+        domains = _values(pairs, "domain")
+        rows += [_window_row(domain, [p for p in pairs if p[0]["domain"] == domain]) for domain in domains]
+        if len(domains) > 1:
+            rows.append(_window_row(ALL, pairs))
+    return rows
+
+
+def paired_interval(differences: Sequence[float]) -> Interval:
+    """The mean of differences of scores, each -1 .. 1, and its 95 % interval.
+
+    A question that is won and one that is lost are added, and the interval is the normal one around the mean of these:
+    of scores of 0 and 1 that of Bonett and Price, Journal of Educational and Behavioral Statistics 37 (2012), which
+    also holds where hardly any pair differs. Other scores differ by less: there it is wide.
+    """
+    given = np.array(differences)
+    values = np.append(given, (1.0, -1.0))
+    middle, half = float(values.mean()), Z95 * float(values.std()) / math.sqrt(len(values))
+    return Interval(float(given.mean()), max(-1.0, middle - half), min(1.0, middle + half))
+
+
+def costs_of(pairs: Sequence[tuple[Record, Record]]) -> dict[str, float | None]:
+    """What an arm has taken, of full attention's, over all questions or windows. pairs: its record, and full's."""
+
+    def total(name: str, who: int) -> int:
+        return sum(pair[who]["costs"][name] for pair in pairs)
+
+    shares = {cost: (total(mine, 0), total(whole, 0)) for cost, (mine, whole) in COSTS.items()}
+    shares |= {cost: (total(name, 0), total(name, 1)) for cost, name in BYTES.items()}
+    return {cost: mine / whole if whole else None for cost, (mine, whole) in shares.items()}
+
+
+def _score_row(pairs: Sequence[tuple[Record, Record]]) -> ScoreRow:
+    first = pairs[0][0]
+    # A question that is asked again, among other texts, is no new evidence: it counts once, with its mean.
+    asked: dict[tuple[str, ...], list[float]] = {}
+    for mine, full in pairs:
+        asked.setdefault((mine["question"], *mine["answers"]), []).append(mine["score"] - full["score"])
+    return ScoreRow(
+        arm=first["arm"],
+        plan=first["plan"],
+        task=first["task"],
+        length=first["length"],
+        questions=len(pairs),
+        different=len(asked),
+        score=statistics.fmean(mine["score"] for mine, _ in pairs),
+        full=statistics.fmean(full["score"] for _, full in pairs),
+        difference=paired_interval([statistics.fmean(each) for each in asked.values()]),
+        costs=costs_of(pairs),
+    )
+
+
+def _over_tasks(cells: Sequence[ScoreRow], pairs: Sequence[tuple[Record, Record]]) -> ScoreRow:
+    """The mean over tasks, each with the same weight; `different` is that of the task with fewest."""
+    intervals = [cell.difference for cell in cells]
+    half = math.sqrt(sum(((each.high - each.low) / 2) ** 2 for each in intervals)) / len(cells)
+    middle = statistics.fmean((each.high + each.low) / 2 for each in intervals)
+    mean = statistics.fmean(each.mean for each in intervals)
+    return replace(
+        cells[0],
+        task=ALL,
+        questions=len(pairs),
+        different=min(cell.different for cell in cells),
+        score=statistics.fmean(cell.score for cell in cells),
+        full=statistics.fmean(cell.full for cell in cells),
+        difference=Interval(mean, max(-1.0, middle - half), min(1.0, middle + half)),
+        costs=costs_of(pairs),
+    )
+
+
+def _window_row(domain: str, pairs: Sequence[tuple[Record, Record]]) -> WindowRow:
+    mine = [pair[0] for pair in pairs]
+    loss = bootstrap([each["nll_plan"] - each["nll_full"] for each in mine])
+    return WindowRow(
+        arm=mine[0]["arm"],
+        plan=mine[0]["plan"],
+        domain=domain,
+        length=mine[0]["length"],
+        windows=len(mine),
+        kl=bootstrap([each["kl"] for each in mine]),
+        top1=bootstrap([each["top1"] for each in mine]),
+        perplexity=math.exp(statistics.fmean(each["nll_plan"] for each in mine)),
+        perplexity_full=math.exp(statistics.fmean(each["nll_full"] for each in mine)),
+        ratio=Interval(*map(math.exp, (loss.mean, loss.low, loss.high))),
+        costs=costs_of(pairs),
+    )
+
+
+def _place(record: Record) -> tuple[object, ...]:
+    """Which question or window."""
+    return record.get("task"), record.get("domain"), record["length"], record["index"]
+
+
+def _groups(records: Iterable[Record], names: Sequence[str]) -> list[list[Record]]:
+    """Records that agree in what is named; full attention's first, else as they come."""
+    found: dict[tuple[object, ...], list[Record]] = {}
+    for record in records:
+        found.setdefault(tuple(record[name] for name in names), []).append(record)
+    return sorted(found.values(), key=lambda group: (group[0]["length"], group[0]["arm"] != FULL))
+
+
+def _values(pairs: Sequence[tuple[Record, Record]], name: str) -> list[str]:
+    return list(dict.fromkeys(str(pair[0][name]) for pair in pairs))

@@ -1,0 +1,97 @@
+"""A run: every arm on every window of text and every question, recorded as it comes."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.quality.arms import FULL, Arm
+from benchmarks.quality.ask import replies, spent
+from benchmarks.quality.records import Journal, Record, key_of
+from benchmarks.windows import Window
+from winnow import LLM, Plan
+from winnow.errors import WinnowError
+from winnow.evaluation.evaluate import Case, Progress, silent
+from winnow.evaluation.fidelity import check_fidelity, fidelities
+
+Todo = list[tuple[Arm, Plan]]
+FIGURES = ("tokens", "kl", "top1", "nll_full", "nll_plan")  # of a window
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model, where its records go, and the arms that it is measured with, full attention's first."""
+
+    llm: LLM
+    journal: Journal
+    arms: Sequence[Arm]
+
+    def answer(self, cases: Iterable[Case], *, progress: Progress = silent) -> Iterator[Record]:
+        """Answer the questions that are not answered yet; yields every record once it is written.
+
+        All arms of a question are answered before the next one; of a question that some have answered, full attention
+        answers again, unrecorded, so that the others find what it computes.
+        """
+        for case in cases:
+            place = {"task": case.task, "length": case.length, "index": case.index}
+            if todo := self._todo("answer", place):
+                of = case.example
+                asked = {"question": of.question, "answers": [*(of.answers or of.references)]}
+                found = replies(self.llm, case, [plan for _, plan in todo], progress=progress)
+                for (arm, plan), reply in zip(todo, found, strict=True):
+                    yield from self._record(arm, plan, "answer", place, **asked, **reply.to_dict())
+
+    def follow(self, windows: Iterable[Window], prompt: int, *, progress: Progress = silent) -> Iterator[Record]:
+        """Prefill the first `prompt` tokens of each window, feed the others, and compare with full attention."""
+        layers = self.llm.decoder.shape.layers
+        for window in windows:
+            place = {"domain": window.domain, "length": prompt, "index": window.index}
+            if todo := self._todo("window", place):
+                plans = [plan for _, plan in todo]
+                found = fidelities(self.llm, window.ids, plans, prompt, progress=progress)
+                for (arm, plan), (fidelity, stats) in zip(todo, found, strict=True):
+                    figures = {name: getattr(fidelity, name) for name in FIGURES}
+                    told = {"text": window.text, **figures, "costs": spent(stats, layers)}
+                    yield from self._record(arm, plan, "window", place, **told)
+
+    def refuse(self, length: int, check: Callable[[Plan], Any]) -> Iterator[Record]:
+        """Record the arms that the model cannot run after prompts of `length` tokens; they are left out there."""
+        for arm in self.arms:
+            plan, place = arm.plan(length), {"length": length}
+            if key_of(_named(arm, plan, "refused", place)) not in self.journal:
+                try:
+                    check(plan)
+                except WinnowError as error:
+                    if arm.name == FULL:
+                        raise
+                    yield from self._record(arm, plan, "refused", place, reason=str(error))
+
+    def _todo(self, kind: str, place: Record) -> Todo:
+        """Full attention, then the arms that have no record there yet; nothing where all have one."""
+        length = {"length": place["length"]}
+        plans = [(arm, arm.plan(place["length"])) for arm in self.arms]
+        able = [each for each in plans if key_of(_named(*each, "refused", length)) not in self.journal]
+        missing = [each for each in able if key_of(_named(*each, kind, place)) not in self.journal]
+        return [able[0], *(each for each in missing if each != able[0])] if missing else []
+
+    def _record(self, arm: Arm, plan: Plan, kind: str, place: Record, **told: Any) -> Iterator[Record]:
+        """Append it, unless it is full attention's, which was there already."""
+        record = {**_named(arm, plan, kind, place), **told}
+        if key_of(record) not in self.journal:
+            self.journal.append(record)
+            yield record
+
+
+def _named(arm: Arm, plan: Plan, kind: str, place: Record) -> Record:
+    return {"kind": kind, "arm": arm.name, "plan": str(plan), **place}
+
+
+def check_all(llm: LLM, case: Case | None, window: Window | None, prompt: int) -> Callable[[Plan], None]:
+    """What raises where a plan cannot answer the question, or follow the window."""
+
+    def check(plan: Plan) -> None:
+        if case is not None:
+            llm.check([case.ids], case.params, plan=plan)
+        if window is not None:
+            check_fidelity(llm, window.ids, [plan], prompt)
+
+    return check

@@ -1,0 +1,145 @@
+"""Pictures: what an arm loses, in points and in KL, over each of its costs; the frontier is what nothing beats."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from benchmarks.fidelity_by_domain import Interval
+from benchmarks.fidelity_plot import COLOURS, verb_of
+from benchmarks.quality.arms import FULL
+from benchmarks.quality.figures import ALL, ScoreRow, WindowRow
+from winnow.cli.draw import GREY, new_figure, plain, reference, save, spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Row = TypeVar("Row", ScoreRow, WindowRow)
+PANELS = {"rows": "rows computed", "bytes": "most bytes held", "units": "units read"}  # % of full attention's
+NAMED = 36  # characters of an arm's name
+CHEAPER = 99.5  # %: an arm that takes more of a cost says nothing about it
+APART = 0.045  # of two names, of the height of a panel
+
+
+@dataclass(frozen=True)
+class Point:
+    """An arm: its cost, % of full attention's, and what it loses."""
+
+    arm: str
+    verb: str
+    cost: float
+    lost: Interval
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of panels. points: by cost; higher: whether more is better."""
+
+    label: str
+    higher: bool
+    points: dict[str, list[Point]]
+
+
+def plot_quality(path: Path, scores: Sequence[ScoreRow], windows: Sequence[WindowRow], title: str) -> None:
+    """Of the longest length: a column of panels per cost, the points from full attention above, the KL below."""
+    length = max(row.length for row in (*scores, *windows))
+    answered = _overall([row for row in scores if row.length == length], lambda row: row.task)
+    followed = _overall([row for row in windows if row.length == length], lambda row: row.domain)
+    lines = []
+    if answered:
+        points = {cost: _points(answered, cost, lambda row: _percent(row.difference)) for cost in PANELS}
+        lines.append(Line("score, points from full attention (95 %)", True, points))
+    if followed:
+        points = {cost: _points(followed, cost, lambda row: row.kl) for cost in PANELS}
+        lines.append(Line("KL from full attention, nats (95 %)", False, points))
+    figure = new_figure(15, 0.9 + 4.6 * len(lines))
+    axes = figure.subplots(len(lines), len(PANELS), squeeze=False, sharex="col", sharey="row")
+    for panels, line in zip(axes, lines, strict=True):
+        for axis, cost in zip(panels, PANELS, strict=True):
+            _panel(axis, line.points[cost], higher=line.higher)
+        panels[0].set_ylabel(line.label)
+    for panels, line in zip(axes, lines, strict=True):  # once all limits are settled
+        for axis, cost in zip(panels, PANELS, strict=True):
+            _name(axis, frontier(line.points[cost], higher=line.higher))
+    for axis, what in zip(axes[-1], PANELS.values(), strict=True):
+        axis.set_xlabel(f"{what}, % of full attention's")
+    _legend(figure, {verb_of(row.plan) for row in (*answered, *followed) if row.arm != FULL})
+    figure.suptitle(f"{title}, {length:,} tokens", x=0.01, ha="left", fontweight="bold", fontsize=12)
+    save(figure, path)
+
+
+def frontier(points: Sequence[Point], *, higher: bool) -> list[Point]:
+    """The points that no cheaper one equals, the cheapest first. higher: whether more is better."""
+    sign = 1 if higher else -1
+    found: list[Point] = []
+    for point in sorted(points, key=lambda each: (each.cost, -sign * each.lost.mean)):
+        if not found or sign * point.lost.mean > sign * found[-1].lost.mean:
+            found.append(point)
+    return found
+
+
+def _overall(rows: Sequence[Row], what: Callable[[Row], str]) -> list[Row]:
+    """The rows over all tasks or domains, or of the only one."""
+    kinds = {what(row) for row in rows}
+    wanted = ALL if ALL in kinds else next(iter(kinds), ALL)
+    return [row for row in rows if what(row) == wanted]
+
+
+def _points(rows: Sequence[Row], cost: str, lost: Callable[[Row], Interval]) -> list[Point]:
+    """Of the arms that save some of a cost."""
+    shares = [(row, share) for row in rows if row.arm != FULL and (share := row.costs[cost]) is not None]
+    return [
+        Point(row.arm, verb_of(row.plan), 100 * share, lost(row)) for row, share in shares if 100 * share <= CHEAPER
+    ]
+
+
+def _percent(interval: Interval) -> Interval:
+    return Interval(100 * interval.mean, 100 * interval.low, 100 * interval.high)
+
+
+def _panel(axis: "Axes", points: Sequence[Point], *, higher: bool) -> None:
+    best = frontier(points, higher=higher)
+    for point in points:
+        on = point in best
+        reach = [[max(0.0, point.lost.mean - point.lost.low)], [max(0.0, point.lost.high - point.lost.mean)]]
+        axis.errorbar(
+            point.cost, point.lost.mean, reach, color=COLOURS[point.verb], marker="o" if on else ".", ms=7 if on else 6,
+            elinewidth=1.2 if on else 0.5, alpha=1 if on else 0.4, zorder=3 if on else 2,
+        )  # fmt: skip
+    axis.step([each.cost for each in best], [each.lost.mean for each in best], where="post", color=GREY, lw=1, zorder=1)
+    axis.set_xscale("log")
+    axis.set_xlim(right=110)
+    axis.set_xticks([2, 5, 10, 20, 50, 100], ["2", "5", "10", "20", "50", "100"])
+    axis.set_xticks([], minor=True)
+    axis.set_xlim(left=min([5.0, *(0.8 * point.cost for point in points)]))
+    if higher:
+        reference(axis, 0)
+    else:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+    plain(axis)
+
+
+def _name(axis: "Axes", points: Sequence[Point]) -> None:
+    """The names of points beside them, pushed apart where they would lie on each other."""
+    to_panel = axis.transScale + axis.transLimits  # data -> share of the panel
+    places = [to_panel.transform((each.cost, each.lost.mean)) for each in points]
+    for index, height in spread([float(place[1]) for place in places], APART).items():
+        point, left = points[index], float(places[index][0]) < 0.5
+        name = point.arm if len(point.arm) <= NAMED else f"{point.arm[: NAMED - 2]} …"
+        written = axis.annotate(
+            name, (point.cost, height), (7 if left else -7, 6), xycoords=("data", "axes fraction"),
+            textcoords="offset points", color=COLOURS[point.verb], fontsize=7, va="center",
+            ha="left" if left else "right", zorder=4, annotation_clip=False,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.7},
+        )  # fmt: skip
+        written.set_in_layout(False)  # a long name may reach into the next panel, which keeps its place
+
+
+def _legend(figure: "Figure", verbs: set[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    shown = [verb for verb in COLOURS if verb in verbs]
+    handles = [Line2D([], [], color=COLOURS[verb], marker="o", lw=0, label=verb) for verb in shown]
+    figure.legend(handles=handles, loc="outside lower center", ncols=max(1, len(handles)), frameon=False, fontsize=8)
