@@ -221,6 +221,19 @@ def test_replicas_that_cannot_begin(tmp_path):
         asyncio.run(begun())
 
 
+def test_a_replica_imports_nothing_from_the_folder_that_it_is_started_in(tmp_path, monkeypatch):
+    monkeypatch.undo()  # a new Python, not a fork
+    (tmp_path / "pickle.py").write_text("raise SystemExit(3)", encoding="utf-8")
+    options = serve._of_replica(Serve(str(tmp_path / "nosuch"), threads=1), "token")
+    command, pipe = [sys.executable, *serve.REPLICA], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=tmp_path) as process:
+        process.stdin.write(pickle.dumps(options))
+        process.stdin.flush()  # and left open: a replica ends with it
+        said = process.stdout.readline()
+        assert process.wait(60) == 2
+    assert "nosuch" in json.loads(said)["error"]
+
+
 def test_the_command_with_replicas(tiny):
     """Says where it is, answers, finishes what is under way after SIGTERM, and ends with 0."""
     process = forked.start(["-m", "winnow", "serve", tiny, "--port", 0, "--replicas", 2])

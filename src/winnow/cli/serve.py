@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NEEDED = ("fastapi", "httpx2", "uvicorn", "prometheus_client")
 UNBOUNDED_MIB = 2.0**30  # of a body, which the front has bounded
-REPLICA = ("-m", "winnow.cli.serve_replica")
+REPLICA = ("-P", "-m", "winnow.cli.serve_replica")  # -P: it imports nothing from the folder it runs in
 
 
 def serve(options: Serve) -> int:
