@@ -70,25 +70,27 @@ PRODUCT = [
 ]
 
 
-def beside(names):
-    """What a pair of policies shows: each of them beside one of the verb of the other."""
-    return [(mine, POLICIES[other].verb) for mine, other in (names, names[::-1])]
+def beside(case):
+    """What a pair of policies on a family shows: each beside one of the other's verb, and each on the family."""
+    family, *names = case
+    return [(mine, each) for mine, other in (names, names[::-1]) for each in (POLICIES[other].verb, family)]
 
 
-def groups_of(count, shows=tuple):
-    """A few accepted groups of `count` policies that show all that any shows; the policies themselves, say."""
-    return few([names for names in ACCEPTED if len(names) == count], shows, tuple)
+def of(count):
+    """The accepted groups of so many policies."""
+    return [names for names in ACCEPTED if len(names) == count]
 
 
-# Every time: every policy beside one of each verb, alike on one family and saved on the other; every policy, off in a
-# pair; every policy, in a group of three. Whether they are refused is asked of all groups.
+# Every time: every policy beside one of each verb and on both families, alike on one and saved on the other; every
+# policy, off in a pair; every policy, in a group of three. Whether they are refused is asked of all groups.
+PAIRED = few([(family, *names) for family in FAMILIES for names in of(2)], beside, tuple)
 ALWAYS = [
-    (FAMILIES[(index + turn) % 2], names, way)
-    for index, names in enumerate(groups_of(2, beside))
-    for turn, way in enumerate(("alike", "saved"))
+    (each, tuple(names), way)
+    for family, *names in PAIRED
+    for each, way in zip(FAMILIES[:: 1 if family == FAMILIES[0] else -1], ("alike", "saved"), strict=True)
 ]
-ALWAYS += [(FAMILIES[index % 2], names, "off") for index, names in enumerate(groups_of(2))]
-ALWAYS += [("llama", names, way) for names in groups_of(3) for way in ("alike", "saved")]
+ALWAYS += [(FAMILIES[index % 2], names, "off") for index, names in enumerate(few(of(2), tuple, tuple))]
+ALWAYS += [("llama", names, way) for names in few(of(3), tuple, tuple) for way in ("alike", "saved")]
 
 
 def each_group(what):
