@@ -5,6 +5,7 @@ import importlib
 import multiprocessing.spawn
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,10 +20,11 @@ import pytest
 import torch
 from filelock import FileLock
 
+import covering
 import forked
-from winnow.kernels.launch import LAYERS, MODULES, PACKED, numba_missing
+from winnow.kernels.launch import LAYERS, MODULES, numba_missing
 
-KERNELS = [f"winnow.kernels.{module}" for module in (*MODULES, PACKED, LAYERS)]
+KERNELS = [f"winnow.kernels.{module}" for module in (*MODULES, LAYERS)]
 IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 
 
@@ -31,15 +33,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before there are workers: start the Python they fork from, and compile the kernels, half here and half beside."""
+    """Before there are workers: start the Python they fork from, and compile the kernels.
+
+    Half of the time goes into those of layers, which import some of the others: they are compiled beside, and here the
+    rest, from the other end, so that none is compiled twice.
+    """
+    asked = config.option.markexpr
+    covering.EVERY = "not full" not in asked or re.search(r"(?<!not )\bfull\b", asked) is not None
     if not getattr(config.option, "numprocesses", None):
         return
     os.environ[forked.SHARED] = forked.python()
     if numba_missing() is not None:
         return
-    half = len(KERNELS) // 2
-    beside = subprocess.Popen([forked.python(), "-c", IMPORT, *KERNELS[half:]])
-    for name in KERNELS[:half]:
+    *others, layers = KERNELS
+    beside = subprocess.Popen([forked.python(), "-c", IMPORT, layers])
+    for name in reversed(others):
         importlib.import_module(name)
     beside.wait()
 

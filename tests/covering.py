@@ -2,34 +2,44 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
 Case = tuple[Hashable, ...]
+EVERY = True  # whether cases with the mark `full` are asked for; where they are not, none is made only to be left out
 
 
 def covering(product: Sequence[Case], together: int = 2) -> list[Case]:
-    """A few cases that have all that any case has in `together` of its places; the same ones for the same product.
+    """A few cases that have all that any case has in `together` of its places; the same ones for the same product."""
+    return few(product, lambda case: itertools.combinations(enumerate(case), together), enumerate)
 
-    Greedy: each is the first of those with most that none before it has, and with the values that were taken least.
+
+def few(
+    product: Iterable[Case], shows: Callable[[Case], Iterable[Hashable]], values: Callable[[Case], Iterable[Hashable]]
+) -> list[Case]:
+    """A few cases that show all that any case shows.
+
+    Greedy: each is the first of those that show most that none before it does, and with the values that were taken
+    least.
     """
-    parts = {case: {*itertools.combinations(enumerate(case), together)} for case in product}
+    parts = {case: {*shows(case)} for case in product}
     left = set().union(*parts.values())
-    taken: Counter[tuple[int, Hashable]] = Counter()
+    taken: Counter[Hashable] = Counter()
     chosen = []
     while left:
-        chosen.append(max(parts, key=lambda case: (len(parts[case] & left), -sum(taken[at] for at in enumerate(case)))))
+        worth = {case: (len(parts[case] & left), -sum(taken[each] for each in values(case))) for case in parts}
+        chosen.append(max(worth, key=worth.__getitem__))
         left -= parts.pop(chosen[-1])
-        taken.update(enumerate(chosen[-1]))
+        taken.update(values(chosen[-1]))
     return chosen
 
 
 def marked(product: Sequence[Case], always: Sequence[Case]) -> list[object]:
     """Every case for `pytest.mark.parametrize`, those that are not in `always` with the mark `full`."""
     known = set(always)
-    return [_case(case, case in known) for case in product]
+    return [_case(case, case in known) for case in product if EVERY or case in known]
 
 
 def covered(*joined: tuple[Sequence[str], Sequence[Any]], together: int = 1, **axes: Iterable[Any]) -> Any:
@@ -46,6 +56,7 @@ def covered(*joined: tuple[Sequence[str], Sequence[Any]], together: int = 1, **a
         [
             _case([*itertools.chain(*(values[at] for values, at in zip(lists, case, strict=True)))], case in known)
             for case in product
+            if EVERY or case in known
         ],
     )
 

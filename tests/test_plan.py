@@ -18,6 +18,7 @@ from winnow.policies.registry import POLICIES
         "streaming(sink=4, recent=1024)",
         "streaming(recent=8)",
         "streaming(sink=0, recent=8)",
+        "lazyllm(keep=0.5) + streaming(recent=8)",
     ],
 )
 def test_text_comes_back(text):

@@ -37,7 +37,25 @@ def restated(logits, params, prompt, new):
             scores[token] -= params.presence_penalty + params.frequency_penalty * new.count(token)
         scores[token] /= params.temperature or 1
     weights = [math.exp(score - max(scores)) for score in scores]
-    return [weight / sum(weights) for weight in weights]
+    return truncated([weight / sum(weights) for weight in weights], params)
+
+
+def truncated(shares, params):
+    """What top_k leaves, of that the fewest with a share of top_p, and of those none below min_p of the likeliest."""
+    if params.top_k:
+        shares = only(shares, sorted(range(VOCAB), key=lambda token: -shares[token])[: params.top_k])
+    if params.top_p < 1:
+        order, told, kept = sorted(range(VOCAB), key=lambda token: -shares[token]), 0.0, []
+        while told < params.top_p:
+            kept.append(order[len(kept)])
+            told += shares[kept[-1]]
+        shares = only(shares, kept)
+    return only(shares, [token for token in range(VOCAB) if shares[token] >= params.min_p * max(shares)])
+
+
+def only(shares, kept):
+    total = sum(shares[token] for token in kept)
+    return [share / total if token in kept else 0.0 for token, share in enumerate(shares)]
 
 
 @pytest.mark.parametrize(
@@ -47,6 +65,10 @@ def restated(logits, params, prompt, new):
         {"frequency_penalty": -0.7, "temperature": 0.6},
         {"logit_bias": {3: 4.0, 9: -100.0}},
         {"min_tokens": 4},
+        {"top_k": 4},
+        {"top_p": 0.6, "temperature": 1.4},
+        {"min_p": 0.1},
+        {"top_k": 9, "top_p": 0.8, "min_p": 0.1},
         {"repetition_penalty": 1.3, "presence_penalty": -2.0, "frequency_penalty": 2.0, "logit_bias": {0: 2.5, 5: 9.0},
          "min_tokens": 2, "temperature": 1.7},
     ],

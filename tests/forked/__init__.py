@@ -16,7 +16,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MEMORY = 6 * 2**30  # bytes of address space, most of which is libraries
-WINNOW = "import numba, winnow.cli.main, winnow.cli.run, transformers.models.llama.modeling_llama"
+WINNOW = "import numba, winnow.cli.main, winnow.cli.run, winnow.server.app, winnow.server.run"
+WINNOW += ", transformers.models.llama.modeling_llama"
 SHARED = "WINNOW_TEST_PYTHON"  # the program that the process which started these workers has made for them
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import urllib.request
 from contextlib import asynccontextmanager
@@ -250,11 +249,8 @@ def test_the_command_with_replicas(tiny):
     assert (process.returncode, out, err) == (0, "", "")
 
 
-def test_one_process_that_is_killed_says_no_success(tiny, monkeypatch):
-    monkeypatch.undo()  # a process of its own, that ends when it is killed
-    command = [sys.executable, "-m", "winnow", "serve", str(tiny), "--port", "0", "--threads", "1"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+def test_one_process_that_is_killed_says_no_success(tiny):
+    process = forked.start(["-m", "winnow", "serve", tiny, "--port", 0, "--threads", 1])
     url = process.stderr.readline().split(" at ")[1].split(";")[0]
     body = json.dumps({"prompt": "ab", "max_tokens": 20_000, "ignore_eos": True, "stream": True}).encode()
     request = urllib.request.Request(f"{url}/completions", body, {"Content-Type": "application/json"})
