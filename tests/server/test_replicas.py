@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import urllib.request
 from contextlib import asynccontextmanager
