@@ -30,13 +30,16 @@ def score(indexer, row, unit):
 
 
 def best_others(scores, policy, first=0):
-    """Positions: the first, the recent, and of the others the best; of equal ones the newer. scores: by position."""
+    """Positions: the first, the recent, and of the others the best; of those that are equal to the last of them, but
+    for what rounding makes of terms as large as the largest score, the newer. scores: by position."""
     units = sorted(scores)
-    others = units[policy.sink : -policy.recent]
-    ranked = sorted(others, key=lambda unit: (scores[unit], unit), reverse=True)
-    return sorted(
-        [*units[: policy.sink], *units[-policy.recent :], *ranked[: policy.budget - policy.sink - policy.recent]]
-    )
+    others, count = units[policy.sink : -policy.recent], policy.budget - policy.sink - policy.recent
+    edge = sorted((scores[unit] for unit in others), reverse=True)[count - 1]
+    slack = 1e-5 * max(abs(scores[unit]) for unit in others)
+    above = [unit for unit in others if scores[unit] > edge + slack]
+    level = [unit for unit in others if abs(scores[unit] - edge) <= slack]
+    chosen = [*above, *level[len(level) - (count - len(above)) :]]
+    return sorted([*units[: policy.sink], *units[-policy.recent :], *chosen])
 
 
 @pytest.fixture
