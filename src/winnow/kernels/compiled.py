@@ -15,7 +15,8 @@ STAMP = "compiled-from"  # in the __pycache__ of the folder
 def forget_older(folder: Path) -> None:
     """Remove what was compiled of any Python file below `folder` when one of them was another.
 
-    Where the folder cannot be written Numba keeps nothing in it either, and nothing is done.
+    Where the folder cannot be written nothing is done, and nothing fails: Numba then keeps what it compiles in a folder
+    of the user's, of which this knows nothing.
     """
     known = hashlib.sha256()
     for source in sorted(folder.rglob("*.py")):
@@ -31,5 +32,5 @@ def forget_older(folder: Path) -> None:
         with tempfile.NamedTemporaryFile("w", dir=stamp.parent, delete=False) as file:
             file.write(known.hexdigest())
         os.replace(file.name, stamp)
-    except PermissionError:
+    except OSError:  # not permitted, or a file system that is mounted to be read only
         return
