@@ -18,17 +18,18 @@ from typing import Any
 
 import httpx2
 
-UNSEEN_S = 6.0
+UNSEEN_S = 6.0  # for which Ray counts a replica that has ended
 PROMPT = "The ferry leaves at nine and returns at noon; whoever misses it has to wait. "
 LOST = re.compile(r"^winnow:answers_gone_on_with_total (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Replicas that answer. ends: what can go away, by what it is called."""
+    """Replicas that answer. ends: what can go away, by what it is called; unseen_s: how long it may stay unnoticed."""
 
     url: str
     ends: dict[str, Callable[[], object]]
+    unseen_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ async def _follow(client: httpx2.AsyncClient, index: int, new: int, plan: str, b
 
 
 def _wait(cluster: Cluster) -> None:
-    """Until both replicas can be asked; Ray counts one that has ended for as long as it has not looked."""
-    time.sleep(UNSEEN_S)
+    """Until both replicas can be asked."""
+    time.sleep(cluster.unseen_s)
     while httpx2.get(cluster.url + "/health", timeout=60, trust_env=False).json()["replicas"] < 2:
         time.sleep(0.2)
 
@@ -153,7 +154,7 @@ def nodes(options: dict[str, Any]) -> Iterator[Cluster]:
         yield Cluster("http://127.0.0.1:8765", {
             "a replica is killed": lambda: _kill(os.getpid(), "ray::ServeReplica:default:Replica"),
             "a node is removed": lambda: _lose(made, other),
-        })  # fmt: skip
+        }, UNSEEN_S)  # fmt: skip
     finally:
         serve.shutdown()
         ray.shutdown()

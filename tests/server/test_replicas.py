@@ -98,7 +98,7 @@ def test_streams_outlive_the_replicas_that_they_come_from(tiny):
 
             def follow(index, path, body):
                 def seen(reply):
-                    if reply.body.count(b"data: ") > 8 + 3 * index:
+                    if reply.body.count(b"data: ") > 2 + 2 * index:
                         begun[index].set()
                     return False
 
@@ -107,10 +107,13 @@ def test_streams_outlive_the_replicas_that_they_come_from(tiny):
                 return asyncio.create_task(post(app, path, body, leave=seen))
 
             tasks = [follow(index, *each) for index, each in enumerate(BODIES)]
+            await until(lambda: sum(each.inside for each in workers.workers) == len(BODIES))
+            spread = {each.inside for each in workers.workers}
             await asyncio.gather(*(each.wait() for each in begun))
-            first, second = workers.workers
-            under_way = {first.inside, second.inside}, first.inside
-            os.kill(first.about["pid"], signal.SIGKILL)
+            # On a busy machine some have ended before others have begun.
+            dying = max(workers.workers, key=lambda each: each.inside)
+            under_way = spread, dying.inside
+            os.kill(dying.about["pid"], signal.SIGKILL)
             found = [plain(each) for each in await asyncio.gather(*tasks)]
             await until(lambda: workers.ready == 2)
             metrics = (await get(app, "/metrics")).body.decode()
@@ -118,6 +121,7 @@ def test_streams_outlive_the_replicas_that_they_come_from(tiny):
 
     expected, found, metrics, spread, lost = asyncio.run(killed())
     assert spread == {4, 5}
+    assert lost > 0
     for (_, body), one, other in zip(BODIES, expected, found, strict=True):
         assert one == other, body["plan"]
     shown = {sample.name: sample for family in text_string_to_metric_families(metrics) for sample in family.samples}

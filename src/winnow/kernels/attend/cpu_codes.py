@@ -45,14 +45,15 @@ from winnow.kernels.simd import (
 )
 
 CHUNK = 64  # bytes: sixteen lanes, units of a block or channels, of four codes in every plane
-bytes_1, bytes_2, bytes_4 = sums_in_bytes(1), sums_in_bytes(2), sums_in_bytes(4)
+bytes_1x1, bytes_2x1, bytes_4x1 = sums_in_bytes(1, 1), sums_in_bytes(2, 1), sums_in_bytes(4, 1)
+bytes_1x2, bytes_2x2 = sums_in_bytes(1, 2), sums_in_bytes(2, 2)
 
 
 def codes_floats(group: int, head_dim: int) -> int:
     """The memory that `attend_codes` takes beside that of its task, in float32."""
     vectors, longest = -(-group // 4) * 4, max(head_dim, PIECE)
     # A piece of floats; queries, what is multiplied with codes, as floats and as bytes, factors and sums of groups.
-    return 2 * PIECE * head_dim + vectors * (head_dim + 2 * longest + 2 + head_dim // BLOCK + BLOCK + 1)
+    return 2 * PIECE * head_dim + vectors * (head_dim + 2 * longest + 2 + head_dim // BLOCK + 2 * BLOCK + 1)
 
 
 @njit(cache=True, error_model="numpy")
@@ -96,41 +97,57 @@ def hadamard(x: int, size: int) -> None:
 
 @njit(cache=True, error_model="numpy")
 def sums_with(
-    vectors: int, exact: bool, codes: int, stride: int, plane: int, planes: int, bits: int, x: int, length: int,
-    start: int, step: int, further: int, count: int, lifts: int, zero: int, out: int, out_stride: int, ahead: int,
+    vectors: int, exact: bool, codes: int, blocks: int, beside: int, stride: int, plane: int, planes: int, bits: int,
+    x: int, length: int, start: int, step: int, further: int, count: int, lifts: int, zero: int, out: int,
+    out_stride: int, ahead: int,
 ) -> None:  # fmt: skip
-    """out[i, lane] += lifts[i] + sum over chunks and `planes` of their planes, from `plane` on, of codes times
+    """out[i, b, lane] += lifts[i] + sum over chunks and `planes` of their planes, from `plane` on, of codes times
     values of x[i] from `start` on, `step` of them from chunk to chunk, `further` from plane to plane.
 
-    x: what `make_ready` has made of rows of `length`. zero: the address of a 0.
+    blocks: 1 or 2, `beside` bytes apart. x: what `make_ready` has made of rows of `length`. zero: the address of a 0.
     """
     if exact:
         for i in range(vectors):
-            for p in range(planes):
-                shift, row = (plane + p) * bits, x + 4 * (i * length + start + p * further)
-                lift, mine = lifts + 4 * i, out + i * out_stride
-                sums_in_floats(codes, stride, shift, bits, row, 4 * step, count, lift if p == 0 else zero, mine)
+            for b in range(blocks):
+                for p in range(planes):
+                    shift, row = (plane + p) * bits, x + 4 * (i * length + start + p * further)
+                    lift, mine = lifts + 4 * i, out + i * out_stride + 4 * BLOCK * b
+                    lift = lift if p == 0 else zero
+                    sums_in_floats(codes + b * beside, stride, shift, bits, row, 4 * step, count, lift, mine)
         return
     # Behind the floats of all vectors lie their bytes, [2, vectors, length], then a factor for each.
     levels, level, shift = x + 4 * padded(vectors) * length, padded(vectors) * length, plane * bits
     for i in range(0, vectors, 4):
         first, factors, lift = levels + i * length + start, levels + 2 * level + 4 * i, lifts + 4 * i
         mine, here = out + i * out_stride, min(vectors - i, 4)
-        if here == 1:
-            bytes_1(
-                codes, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift, mine,
-                out_stride, ahead,
+        if here == 1 and blocks == 2:
+            bytes_1x2(
+                codes, beside, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift,
+                mine, out_stride, ahead,
             )  # fmt: skip
-        elif here == 2:
-            bytes_2(
-                codes, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift, mine,
-                out_stride, ahead,
+        elif here == 2 and blocks == 2:
+            bytes_2x2(
+                codes, beside, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift,
+                mine, out_stride, ahead,
             )  # fmt: skip
         else:
-            bytes_4(
-                codes, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift, mine,
-                out_stride, ahead,
-            )  # fmt: skip
+            for b in range(blocks):
+                one, there = codes + b * beside, mine + 4 * BLOCK * b
+                if here == 1:
+                    bytes_1x1(
+                        one, 0, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift,
+                        there, out_stride, ahead,
+                    )  # fmt: skip
+                elif here == 2:
+                    bytes_2x1(
+                        one, 0, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift,
+                        there, out_stride, ahead,
+                    )  # fmt: skip
+                else:
+                    bytes_4x1(
+                        one, 0, stride, shift, bits, planes, first, length, level, step, further, count, factors, lift,
+                        there, out_stride, ahead,
+                    )  # fmt: skip
 
 
 @njit(cache=True, error_model="numpy")
@@ -162,10 +179,14 @@ def key_logits(
     all_of, known = padded(vectors), -1  # the group for which `room` is ready
     adds = room + 4 * all_of * (2 * max(head_dim, PIECE) + 2)
     sums = adds + 4 * all_of * (head_dim // BLOCK)
-    nothing = sums + 4 * BLOCK * all_of
+    nothing = sums + 8 * BLOCK * all_of
     for i in range(vectors):
         fill(logits + 4 * i * PIECE, ZERO, 4 * count)
-    for at in range(0, count, BLOCK):
+    at = 0
+    while at < count:
+        # Two blocks at once, where both are there and, if their groups are of units, of one group.
+        two = at + BLOCK < count and (not by_channel or (first + at) % group + BLOCK < group)
+        blocks = 2 if two else 1
         block, place = codes + (first + at) * size, scales + (first + at) // group * row
         mine = logits + 4 * at
         if by_channel:
@@ -183,28 +204,30 @@ def key_logits(
                     if not exact:
                         make_ready(room, i, vectors, head_dim, max_lanes(most))
             sums_with(
-                vectors, exact, block, CHUNK, 0, 8 // bits, bits, room, head_dim, 0, 4, size, size // 4, adds, nothing,
-                mine, 4 * PIECE, PIECE * size,
+                vectors, exact, block, blocks, BLOCK * size, CHUNK, 0, 8 // bits, bits, room, head_dim, 0, 4, size,
+                size // 4, adds, nothing, mine, 4 * PIECE, PIECE * size,
             )  # fmt: skip
-            continue
-        groups = head_dim // group
-        for g in range(groups):
-            for i in range(vectors):
-                store_f32(sums + 4 * BLOCK * i, splat(ZERO))
-            c = g * group
-            while c < (g + 1) * group:  # a group may go on in the next plane
-                p = c // size
-                many = min((g + 1) * group, (p + 1) * size) - c
-                sums_with(
-                    vectors, exact, block + (c - p * size) // 4 * CHUNK, CHUNK, p, 1, bits, room, head_dim, c, 4, 0,
-                    many // 4, nothing, nothing, sums, 4 * BLOCK, PIECE * size,
-                )  # fmt: skip
-                c += many
-            place = scales + g * row + 2 * (first + at)
-            for i in range(vectors):
-                here, lift = mine + 4 * i * PIECE, splat(read_f32(adds + 4 * (i * groups + g)))
-                total = fma(load_f16(place, BLOCK), load_f32(sums + 4 * BLOCK * i), load_f32(here))
-                store_f32(here, fma(load_f16(place + minima, BLOCK), lift, total))
+        else:
+            groups = head_dim // group
+            for g in range(groups):
+                fill(sums, ZERO, 8 * BLOCK * vectors)
+                c = g * group
+                while c < (g + 1) * group:  # a group may go on in the next plane
+                    p = c // size
+                    many = min((g + 1) * group, (p + 1) * size) - c
+                    sums_with(
+                        vectors, exact, block + (c - p * size) // 4 * CHUNK, blocks, BLOCK * size, CHUNK, p, 1, bits,
+                        room, head_dim, c, 4, 0, many // 4, nothing, nothing, sums, 8 * BLOCK, PIECE * size,
+                    )  # fmt: skip
+                    c += many
+                for i in range(vectors):
+                    lift = splat(read_f32(adds + 4 * (i * groups + g)))
+                    for b in range(0, blocks * BLOCK, BLOCK):
+                        place, here = scales + g * row + 2 * (first + at + b), mine + 4 * (i * PIECE + b)
+                        total = load_f32(sums + 4 * (2 * BLOCK * i + b))
+                        total = fma(load_f16(place, BLOCK), total, load_f32(here))
+                        store_f32(here, fma(load_f16(place + minima, BLOCK), lift, total))
+        at += blocks * BLOCK
 
 
 @njit(cache=True, error_model="numpy")
@@ -237,7 +260,7 @@ def add_values(
     codes, planes, all_of = codes + first * size, 8 // bits, padded(vectors)
     adds = room + 4 * all_of * (2 * max(head_dim, PIECE) + 2)
     got, stride = adds + 4 * all_of * (head_dim // BLOCK), 4 * head_dim
-    nothing = got + 4 * BLOCK * all_of
+    nothing = got + 8 * BLOCK * all_of
     at = 0
     while at < count:  # as far as scales are the same, where groups are of units
         many = min(count - at, group - (first + at) % group) if by_channel else count
@@ -259,23 +282,25 @@ def add_values(
                 write_f32(adds + 4 * i, sum_lanes(total))
                 if not exact:
                     make_ready(room, i, vectors, PIECE, max_lanes(most))
-            for c in range(0 if by_channel else g * group, head_dim if by_channel else (g + 1) * group, BLOCK):
-                chunk, mine = codes + at * size + c // BLOCK * CHUNK, sums + 4 * c
-                if not by_channel:
-                    sums_with(
-                        vectors, exact, chunk, stride, 0, planes, bits, room, PIECE, 0, 4 * planes, 4,
-                        many // (4 * planes), adds, nothing, mine, stride, PIECE * size,
-                    )  # fmt: skip
-                    continue
-                fill(got, ZERO, 4 * BLOCK * vectors)
+            c, end = 0 if by_channel else g * group, head_dim if by_channel else (g + 1) * group
+            while c < end:
+                chunk, mine, blocks = codes + at * size + c // BLOCK * CHUNK, sums + 4 * c, min(2, (end - c) // BLOCK)
+                if by_channel:
+                    fill(got, ZERO, 8 * BLOCK * vectors)
                 sums_with(
-                    vectors, exact, chunk, stride, 0, planes, bits, room, PIECE, 0, 4 * planes, 4,
-                    many // (4 * planes), nothing, nothing, got, 4 * BLOCK, PIECE * size,
+                    vectors, exact, chunk, blocks, CHUNK, stride, 0, planes, bits, room, PIECE, 0, 4 * planes, 4,
+                    many // (4 * planes), nothing if by_channel else adds, nothing, got if by_channel else mine,
+                    8 * BLOCK if by_channel else stride, PIECE * size,
                 )  # fmt: skip
-                for i in range(vectors):
-                    here, lift = mine + stride * i, splat(read_f32(adds + 4 * i))
-                    total = fma(load_f16(place + 2 * c, BLOCK), load_f32(got + 4 * BLOCK * i), load_f32(here))
-                    store_f32(here, fma(load_f16(place + minima + 2 * c, BLOCK), lift, total))
+                if by_channel:
+                    for i in range(vectors):
+                        lift = splat(read_f32(adds + 4 * i))
+                        for b in range(0, blocks * BLOCK, BLOCK):
+                            here, scale = mine + stride * i + 4 * b, place + 2 * (c + b)
+                            total = load_f32(got + 4 * (2 * BLOCK * i + b))
+                            total = fma(load_f16(scale, BLOCK), total, load_f32(here))
+                            store_f32(here, fma(load_f16(scale + minima, BLOCK), lift, total))
+                c += blocks * BLOCK
         at += many
 
 
@@ -350,7 +375,7 @@ def attend_codes(
     fill(totals, ZERO, totals - tops)
     piece, wide = room, room + 4 * 2 * PIECE * head_dim
     ready = wide + 4 * padded(vectors) * head_dim
-    nothing = ready + 4 * padded(vectors) * (2 * max(head_dim, PIECE) + 2 + head_dim // BLOCK + BLOCK)
+    nothing = ready + 4 * padded(vectors) * (2 * max(head_dim, PIECE) + 2 + head_dim // BLOCK + 2 * BLOCK)
     for i in range(padded(vectors)):
         write_f32(nothing + 4 * i, ZERO)
     for i in range(0, vectors * head_dim, 16):

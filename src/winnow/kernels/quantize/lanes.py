@@ -63,45 +63,58 @@ def codes_of(builder: Any, address: Any, shift: Any, bits: Any) -> Any:
     return builder.and_(builder.lshr(stored, spread(builder, builder.trunc(shift, I32))), spread(builder, mask))
 
 
-def sums_in_bytes(vectors: int) -> Any:
-    """A function that adds sixteen lanes of sums over codes to `vectors` rows.
+def sums_in_bytes(vectors: int, blocks: int) -> Any:
+    """A function that adds `blocks` times sixteen lanes of sums over codes to `vectors` rows.
 
-    (codes, stride, shift, bits, planes, x, x_stride, level, step, further, count, factors, lifts, out, out_stride,
-    ahead): out[i, lane] += lifts[i] + factors[i] * sum over k < count, p < planes, j < 4 of codes[k, p, lane, j] *
-    x[i, k, p, j]. Chunks lie `stride` bytes apart, their first plane in the bits from `shift` on. x: signed bytes, the
-    upper ones and, `level` bytes on, the lower ones; those of i `x_stride` bytes from the last, those of k `step`,
-    those of p `further`. factors and lifts: float32. Of every chunk the line `ahead` bytes on is asked for: chunks of
-    values lie in strides, and pieces of keys between others, so that no hardware foresees them.
+    (codes, beside, stride, shift, bits, planes, x, x_stride, level, step, further, count, factors, lifts, out,
+    out_stride, ahead): out[i, b, lane] += lifts[i] + factors[i] * sum over k < count, p < planes, j < 4 of
+    codes[b, k, p, lane, j] * x[i, k, p, j]. Blocks lie `beside` bytes apart, chunks of a block `stride`, their first
+    plane in the bits from `shift` on. x: signed bytes, the upper ones and, `level` bytes on, the lower ones; those of
+    i `x_stride` bytes from the last, those of k `step`, those of p `further`. factors and lifts: float32. Of every
+    chunk the line `ahead` bytes on is asked for: chunks of values lie in strides, and pieces of keys between others,
+    so that no hardware foresees them. Two blocks at once, since few sums would wait for one another.
     """
 
-    @operation(types.void, *(types.int64,) * 16)
+    @operation(types.void, *(types.int64,) * 17)
     def tile(
-        builder: Any, codes: Any, stride: Any, shift: Any, bits: Any, planes: Any, x: Any, x_stride: Any, level: Any,
-        step: Any, further: Any, count: Any, factors: Any, lifts: Any, out: Any, out_stride: Any, ahead: Any,
+        builder: Any, codes: Any, beside: Any, stride: Any, shift: Any, bits: Any, planes: Any, x: Any, x_stride: Any,
+        level: Any, step: Any, further: Any, count: Any, factors: Any, lifts: Any, out: Any, out_stride: Any,
+        ahead: Any,
     ) -> None:  # fmt: skip
         if not HAS_BYTE_DOT:  # nobody calls it
             return
-        sums = [registers(builder, constant(0, I32X16)) for _ in range(2 * vectors)]
-        with cgutils.for_range(builder, count) as loop:
-            prefetch(builder, builder.add(at(builder, codes, stride, loop.index), ahead), 1)
+        sums = {
+            (i, b, side): registers(builder, constant(0, I32X16))
+            for i in range(vectors) for b in range(blocks) for side in range(2)
+        }  # fmt: skip
+        starts = [at(builder, codes, beside, I64(b)) for b in range(blocks)]
         with cgutils.for_range(builder, planes) as plane:
             first, up = at(builder, x, further, plane.index), at(builder, shift, bits, plane.index)
+            begins = builder.icmp_signed("==", plane.index, I64(0))
             with cgutils.for_range(builder, count) as loop:
-                lanes = codes_of(builder, at(builder, codes, stride, loop.index), up, bits)
+                chunks = [at(builder, start, stride, loop.index) for start in starts]
+                with builder.if_then(begins, likely=True):
+                    for chunk in chunks:
+                        prefetch(builder, builder.add(chunk, ahead), 1)
+                lanes = [codes_of(builder, chunk, up, bits) for chunk in chunks]
                 place = at(builder, first, step, loop.index)
                 for i in range(vectors):
                     upper = at(builder, place, x_stride, I64(i))
                     for side, address in enumerate((upper, builder.add(upper, level))):
-                        four, total = spread(builder, read(builder, address, I32, 1)), sums[2 * i + side]
-                        grown = call(builder, BYTE_DOT, I32X16, builder.load(total), lanes, four)
-                        builder.store(grown, total)
+                        four = spread(builder, read(builder, address, I32, 1))
+                        for b in range(blocks):
+                            total = sums[i, b, side]
+                            grown = call(builder, BYTE_DOT, I32X16, builder.load(total), lanes[b], four)
+                            builder.store(grown, total)
         for i in range(vectors):
-            high, low = (builder.load(total) for total in sums[2 * i : 2 * i + 2])
-            whole = builder.sitofp(builder.add(builder.shl(high, constant(UPPER, I32X16)), low), F32X16)
             factor, lift = (read(builder, at(builder, each, I64(4), I64(i)), F32, 4) for each in (factors, lifts))
-            place = at(builder, out, out_stride, I64(i))
-            before = builder.fadd(read(builder, place, F32X16, 4), spread(builder, lift))
-            write(builder, place, call(builder, "llvm.fma.v16f32", F32X16, whole, spread(builder, factor), before), 4)
+            for b in range(blocks):
+                high, low = (builder.load(sums[i, b, side]) for side in range(2))
+                added = builder.add(builder.shl(high, constant(UPPER, I32X16)), low)
+                place = builder.add(at(builder, out, out_stride, I64(i)), I64(4 * LANES * b))
+                before = builder.fadd(read(builder, place, F32X16, 4), spread(builder, lift))
+                values = (builder.sitofp(added, F32X16), spread(builder, factor), before)
+                write(builder, place, call(builder, "llvm.fma.v16f32", F32X16, *values), 4)
 
     return tile
 
