@@ -6,12 +6,11 @@ import shutil
 import pytest
 
 import winnow as library
+from winnow.cli.commands import evaluate, look, models, train
 from winnow.cli.main import COMMANDS
 
-SUBCOMMANDS = [
-    ["eval", "tasks"], ["eval", "benchmark"], ["eval", "harness"], ["eval", "text"], ["train", "speed"],
-    ["train", "locret"], ["diagnose", "layers"], ["diagnose", "support"], ["cache", "list"], ["cache", "clear"],
-]  # fmt: skip
+APPS = {"eval": evaluate.app, "train": train.app, "diagnose": look.app, "cache": models.app}
+SUBCOMMANDS = [[name, own] for name, app in APPS.items() for own in app if not own.startswith("-")]
 STREAMING = "streaming(sink=4, recent=64)"
 
 

@@ -20,6 +20,7 @@ from models import small_model
 from trials import tolerance
 from winnow import LLM, Plan
 from winnow.errors import PlanError
+from winnow.policies.keep.budgeted import Budgeted
 from winnow.policies.registry import POLICIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "composition.md"
@@ -30,7 +31,6 @@ GROUPS = [
     for names in itertools.combinations(ACTING, count)
     if len({POLICIES[name].verb for name in names}) == count
 ]
-SCORED_AT_ANY_TIME = ("locret", "random_heads", "knorm", "keydiff", "lagkv", "expected_attention")
 PAIRS, LARGER = [names for names in GROUPS if len(names) == 2], [names for names in GROUPS if len(names) > 2]
 SHAPE = LLM(small_model("llama", "cpu")).decoder.shape
 
@@ -54,6 +54,10 @@ def refusal(names):
     return None
 
 
+# Policies with a budget whose scores ask neither who attends to a unit nor for logits.
+SCORED_AT_ANY_TIME = [
+    name for name in ACTING if issubclass(POLICIES[name], Budgeted) and (made(name).score.source in ("kv", "units"))
+]
 ACCEPTED = [names for names in GROUPS if refusal(names) is None]
 SHORTENED = [
     names

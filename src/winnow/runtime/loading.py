@@ -89,6 +89,7 @@ def load(
         found = load_directory(place, kind, dense=dense)
     else:
         found = load_gguf(file, kind, dense=dense, progress=progress)
+        found.model.config.name_or_path = file.stem  # what people call it, and not its place in the cache
     model = _rounded(found.model, name) if weights == "int4" else found.model
     if weights == "packed" and not is_packed(model):
         raise ModelError(f"{name} holds no quantised weights to keep packed; weights='int4' rounds them to 4 bits")

@@ -67,6 +67,8 @@ def test_the_second_load_does_not_convert(file: Path, entry: Path, monkeypatch: 
     file.rename(moved)
     assert torch.equal(logits(moved), first)
     assert len(cache.entries()) == 1
+    with pytest.raises(ModelError, match="no retaining heads for another-name with"):
+        LLM(moved, dtype=torch.float32, device="cpu").decoder.heads(None)
 
 
 FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "packed.json")
