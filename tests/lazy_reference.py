@@ -27,7 +27,9 @@ class LazyReference:
     For families with one rotation for all layers, whose attention is eager and gives its weights.
     """
 
-    def __init__(self, model, layers, keep, revive="relaxed", keep_decode=None, prune_generated=False, max_revive=None):
+    def __init__(self, model, layers, keep, revive="relaxed", keep_decode=None, prune_generated=False, max_revive=None,
+                 kernel=1):  # fmt: skip
+        self.reach = kernel // 2
         self.model, self.at = model, dict(zip(layers, keep, strict=True))
         self.at_decode = dict(zip(layers, keep_decode or keep, strict=True))
         self.revive, self.prune_generated, self.max_revive = revive, prune_generated, max_revive
@@ -52,7 +54,10 @@ class LazyReference:
         for layer in range(self.depth):
             share = (self.at_decode if decode else self.at).get(layer)
             if share is not None:
-                kept = self._keep(seen, scores, share, current)
+                last = current if self.prune_generated else min(current, self.prompt)
+                prunable = [p for p in seen if p < last]
+                scores = self._pooled(prunable, scores)
+                kept = self._keep(seen, prunable, scores, share)
                 waiting = sorted((p for p in kept if p in self.aux[layer]), key=lambda p: (-scores[p], p))
                 if left < math.inf:
                     most = left // 2 ** sum(1 for above in self.at if above > layer)
@@ -73,9 +78,11 @@ class LazyReference:
         cap = getattr(self.model.config, "final_logit_softcapping", None)
         return logits if cap is None else cap * (logits / cap).tanh()
 
-    def _keep(self, seen, scores, share, current):
-        last = current if self.prune_generated else min(current, self.prompt)
-        prunable = [p for p in seen if p < last]
+    def _pooled(self, prunable, scores):
+        near = {p: prunable[max(0, i - self.reach) : i + self.reach + 1] for i, p in enumerate(prunable)}
+        return {**scores, **{p: max(scores[q] for q in among) for p, among in near.items()}}
+
+    def _keep(self, seen, prunable, scores, share):
         count = max(min(1, len(prunable)), math.ceil(share * len(prunable) - 1e-9))
         ranked = sorted(prunable, key=lambda p: (-scores[p], p))
         return set(seen) - set(ranked[count:])

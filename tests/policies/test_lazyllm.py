@@ -65,10 +65,11 @@ def held(state):
     revive=["relaxed", "causal"],
     seed=range(3),
     max_revive=[None, 1, 5],
+    kernel=[1, 5],
 )
-def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive):
+def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive, kernel):
     """Chunks also cut revived rows apart."""
-    chosen = schedule(seed) | {"max_revive": max_revive}
+    chosen = schedule(seed) | {"max_revive": max_revive, "kernel": kernel}
     assert_equals_the_pseudocode("llama", chunk, chosen, seed, revive, prune_generated)
 
 
@@ -328,6 +329,7 @@ def test_windowed_layers_read_no_more_than_their_window():
         ("lazyllm(revive='maybe')", "'relaxed', 'causal', 'never'"),
         ("lazyllm(keep=0.5, cumulative=[0.5, 0.4, 0.3])", "give one"),
         ("lazyllm(max_revive=-1)", "at least 0"),
+        ("lazyllm(kernel=2)", "kernel=2 must be odd.*use 3"),
         ("lazyllm(always_keep=[-1])", "positions"),
         ("lazyllm(revive='never', keep_decode=0.5)", "keep_decode=0.5 changes nothing here: it needs revive"),
         ("lazyllm + streaming", "ranks the tokens of a prompt at its end"),

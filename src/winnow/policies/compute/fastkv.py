@@ -11,6 +11,7 @@ from winnow.parameters import Count, Share
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
+from winnow.policies.compute.nearby import check_kernel
 from winnow.policies.compute.schedule import pruning_layer, survivors
 
 
@@ -51,10 +52,7 @@ class FastKV(ComputePolicy):
     trial: ClassVar = {"keep": 0.4, "layer": 2, "window": 3, "kernel": 3}
 
     def check(self) -> None:
-        self.require(
-            self.kernel % 2 == 1,
-            f"kernel={self.kernel} must be odd, for as many neighbours on either side; use {self.kernel + 1}",
-        )
+        check_kernel(self)
 
     def validate(self, shape: ModelShape) -> None:
         last = shape.layers - 1

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from winnow.errors import InputError
-from winnow.parameters import Where
+from winnow.parameters import Count, Where
 from winnow.policies.base import ModelShape, Services
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
+from winnow.policies.compute.nearby import best_nearby, check_kernel
 from winnow.policies.compute.schedule import CUMULATIVE, last_layer, preset_layers, rows_per_layer, survivors
 
 
@@ -39,6 +40,9 @@ class LazyLLM(ComputePolicy):
         paper. The others stay parked, are left out of the step, and may be chosen in the next. A pruning layer takes
         what is left of them, halved for each pruning layer above: with three layers 3 are 0, 1 and 2. What got far
         matters more when it stops, and is computed in fewer layers.
+    kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and as many
+        neighbours on either side among those that may stop, so that what stands beside a token that is found goes on
+        with it. 1: none, as in the paper.
 
     A step starts from all tokens again: every decode step makes a choice of its own, and computes only what it chose
     and no earlier step has. Tokens that stop leave the input of the layer (its hidden state) behind, so a token is
@@ -68,6 +72,7 @@ class LazyLLM(ComputePolicy):
     prune_generated: bool = False
     always_keep: tuple[int, ...] = ()
     max_revive: int | None = 3
+    kernel: Count = 1
 
     name = "lazyllm"
     source = "arXiv:2407.14057, section 3"
@@ -84,6 +89,7 @@ class LazyLLM(ComputePolicy):
             "revive='relaxed' or 'causal' with a keep below 1",
             lambda policy: policy.revive != "never" and (policy.stops_in_prefill or not policy.prunes),
         ),
+        "kernel": Where("a keep below 1", lambda policy: policy.prunes),
     }
 
     def check(self) -> None:
@@ -115,6 +121,7 @@ class LazyLLM(ComputePolicy):
         self.require(
             self.max_revive is None or self.max_revive >= 0, f"max_revive={self.max_revive} must be at least 0"
         )
+        check_kernel(self)
 
     def prepare(self, services: Services, ids: list[int] | None) -> None:
         # Positions of new tokens are chosen among, too, or nothing is.
@@ -208,10 +215,11 @@ class LazyLLM(ComputePolicy):
         candidates = self._candidates(entrance)
         tokens = int(candidates.sum())
         count = survivors(tokens, keep)
-        chosen = candidates if count == tokens else self._best(entrance, candidates, count)
+        chosen = candidates if count == tokens else self._best(entrance, candidates, candidates, count)
         if entrance.decode and self.max_revive is not None:
             late, above = chosen & entrance.aside, len(self._stages(entrance.shape)) - 1 - stage
-            chosen = (chosen & ~late) | self._best(entrance, late, (self.max_revive - entrance.revived) // 2**above)
+            most = (self.max_revive - entrance.revived) // 2**above
+            chosen = (chosen & ~late) | self._best(entrance, candidates, late, most)
         elif count == tokens:
             return None
         return (chosen | ~candidates).nonzero().flatten()
@@ -233,12 +241,14 @@ class LazyLLM(ComputePolicy):
         candidates[-1] = False
         return candidates
 
-    def _best(self, entrance: Entrance, among: Tensor, count: int) -> Tensor:
-        """[tokens] bool: at most `count` of those `among`, the most attended; ties go to the earlier position."""
+    def _best(self, entrance: Entrance, candidates: Tensor, among: Tensor, count: int) -> Tensor:
+        """[tokens] bool: at most `count` of those `among`, candidates too, the most attended, or nearest to one that
+        is; ties go to the earlier position."""
         index = among.nonzero().flatten()
         if len(index) <= count:
             return among
-        score, positions = entrance.signals[-1][index], entrance.visible[index]
+        score = best_nearby(entrance.signals[-1], candidates, self.kernel)[index]
+        positions = entrance.visible[index]
         for position in self.always_keep:
             score = score.masked_fill(positions == position, math.inf)
         best = torch.zeros_like(among)

@@ -7,10 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from winnow.parameters import Share
+from winnow.parameters import Count, Share
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
+from winnow.policies.compute.nearby import best_nearby, check_kernel
 from winnow.policies.compute.schedule import rows_per_layer, survivors
 
 
@@ -20,6 +21,8 @@ class StaticPrune(ComputePolicy):
 
     keep: share of the prompt tokens before the last that go on, (0, 1]; rounded up, at least one.
     layers: how many of the first layers compute the whole prompt and rank it, 1 to one less than the model has.
+    kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and as many
+        neighbours on either side before the last token. 1: none.
 
     A prompt token's rank is the attention that the last prompt token pays it, as the mean over query heads and over
     these layers. On entering layer `layers` the highest ranks and the last token go on; ties go to the earlier
@@ -36,6 +39,7 @@ class StaticPrune(ComputePolicy):
 
     keep: Share = 0.5
     layers: int = 4
+    kernel: Count = 1
 
     name = "static_prune"
     source = "arXiv:2407.14057, section 5"
@@ -44,6 +48,7 @@ class StaticPrune(ComputePolicy):
 
     def check(self) -> None:
         self.require(self.layers >= 1, f"layers={self.layers}: pruning needs at least one layer to rank tokens by")
+        check_kernel(self)
 
     def validate(self, shape: ModelShape) -> None:
         if self.keep == 1:
@@ -66,8 +71,8 @@ class StaticPrune(ComputePolicy):
 
     def choose(self, gate: Gate, entrance: Entrance) -> Tensor:
         candidates = entrance.visible < entrance.prompt - 1
-        score = torch.stack(list(entrance.signals)).mean(0).masked_fill(~candidates, -math.inf)
-        ranked = score.sort(descending=True, stable=True).indices
+        votes = best_nearby(torch.stack(list(entrance.signals)).mean(0), candidates, self.kernel)
+        ranked = votes.masked_fill(~candidates, -math.inf).sort(descending=True, stable=True).indices
         going = ~candidates
         going[ranked[: survivors(int(candidates.sum()), self.keep)]] = True
         return going.nonzero().flatten()
