@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from winnow.evaluation.evaluate import Case, Depths, Progress, Record, answer, evaluate, silent
+from winnow.evaluation.evaluate import Case, Progress, Record, answer, silent
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
-from winnow.tasks import Example, Task
+from winnow.tasks import Example
 
 Key = TypeVar("Key")
 Some = TypeVar("Some")
@@ -46,21 +46,6 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def compare(
-    llm: LLM,
-    plans: Sequence[str | Plan],
-    tasks: Sequence[Task],
-    lengths: Sequence[int],
-    examples: int,
-    *,
-    seed: int = 0,
-    depths: Depths = (None,),
-    progress: Progress = silent,
-) -> Iterator[Record]:
-    """Like `evaluate`, under full attention and `plans`."""
-    return evaluate(llm, with_full(plans), tasks, lengths, examples, seed=seed, depths=depths, progress=progress)
 
 
 def compare_document(

@@ -44,6 +44,19 @@ class Case:
     def params(self) -> SamplingParams:
         return SamplingParams(max_tokens=self.example.max_tokens)
 
+    def answered(self, text: str, seed: int) -> dict[str, Any]:
+        """What all records of an answer have, by name; seed: of the examples."""
+        example = self.example
+        return {
+            **{name: getattr(self, name) for name in ("task", "length", "index", "depth")},
+            "seed": seed,
+            "question": example.question,
+            "answers": example.answers,
+            "text": text,
+            "found": tuple(found(expected, text) for expected in example.answers),
+            "score": self.score(example, text) if self.score else None,
+        }
+
 
 @dataclass(frozen=True)
 class Record:
@@ -169,21 +182,11 @@ def environment(llm: LLM, model: str) -> dict[str, Any]:
 
 def record_of(case: Case, plan: Plan, done: Completion, seed: int = 0) -> Record:
     """What `plan` has answered to `case`."""
-    example = case.example
     return Record(
-        task=case.task,
+        **case.answered(done.text, seed),
         plan=str(plan),
-        length=case.length,
-        index=case.index,
-        seed=seed,
-        depth=case.depth,
-        question=example.question,
-        answers=example.answers,
-        depths=example.depths,
-        found=tuple(found(expected, done.text) for expected in example.answers),
-        text=done.text,
+        depths=case.example.depths,
         token_ids=tuple(done.token_ids),
         finish_reason=done.finish_reason,
-        score=case.score(example, done.text) if case.score else None,
         stats=done.stats,
     )

@@ -10,7 +10,6 @@ from winnow.evaluation.peers.base import Arm
 from winnow.evaluation.peers.process import PeerEnded, Worker
 from winnow.evaluation.peers.weights import Weights
 from winnow.runtime.llm import LLM
-from winnow.tasks.example import found
 
 
 @dataclass(frozen=True)
@@ -125,22 +124,13 @@ class Workers:
 
 
 def _answer(llm: LLM, arm: str, case: Case, seed: int, stop: Sequence[int], told: dict[str, Any]) -> Answer:
-    example, ids = case.example, told.pop("token_ids")
+    ids = told.pop("token_ids")
     said = ids[:-1] if ids[-1] in stop else ids
     text = "" if llm.tokenizer is None else str(llm.tokenizer.decode(said, skip_special_tokens=True))
     return Answer(
+        **case.answered(text, seed),
         arm=arm,
-        task=case.task,
-        length=case.length,
-        index=case.index,
-        seed=seed,
-        depth=case.depth,
-        question=example.question,
-        answers=example.answers,
-        found=tuple(found(expected, text) for expected in example.answers),
-        text=text,
         token_ids=tuple(ids),
-        score=case.score(example, text) if case.score else None,
         prompt_tokens=len(case.ids),
         **told,
     )
