@@ -103,7 +103,7 @@ def test_only_examples_that_all_plans_answered_are_judged(llm):
 def test_medians_and_quartiles():
     stats = Stats(prompt_tokens=8, rows_computed=4, rows_full=8, units_read=1, units_full=4, total_bytes=10)
     made = [
-        Record("t", plan, 8, i, 0, None, "", (), (), (), "", (1,), "stop", float(i % 2), replace(stats, ttft_s=ttft))
+        Record("t", 8, i, 0, None, "", (), (), "", (1,), float(i % 2), plan, (), "stop", replace(stats, ttft_s=ttft))
         for plan, times in (("full", (2.0, 4.0, 6.0)), ("x", (1.0, 2.0, 9.0)))
         for i, ttft in enumerate(times)
     ]
@@ -122,7 +122,7 @@ def test_medians_and_quartiles():
     ],
 )
 def test_the_verdict_says_what_was_traded(score, words):
-    full = Row("full", 8, 4, {"t": 0.65}, 0.65, Timing(1, 0), Timing(1, 0), 100, 1.0, 1.0, {})
+    full = Row(8, 4, {"t": 0.65}, 0.65, Timing(1, 0), Timing(1, 0), "full", 100, 1.0, 1.0, {})
     ratios = {"ttft": 0.9, "tpot": 0.8, "total": 0.26}
     row = replace(full, plan="x", score=score, units_share=0.25, ratios=ratios)
     line = verdict(row, full)

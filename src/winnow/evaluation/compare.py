@@ -24,28 +24,35 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One plan at one length, over `examples` examples of every task.
+class Scored:
+    """Answers to `examples` examples of a length. scores: mean per task, 0 .. 1; score: the mean of those, None where
+    no answer is known; tpot_s: None where no answer has two tokens."""
 
-    scores: mean per task, 0 .. 1; score: the mean of those. total_bytes: the most of any example. rows_share,
-    units_share: rows computed and units read, of what full attention takes for the same tokens. None where there is
-    nothing to average. ratios: ttft, tpot and total, of the figures of full attention.
-    """
-
-    plan: str
     length: int
     examples: int
     scores: dict[str, float]
     score: float | None
     ttft_s: Timing
     tpot_s: Timing | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Row(Scored):
+    """One plan at one length, over examples of every task.
+
+    total_bytes: the most of any example. rows_share, units_share: rows computed and units read, of what full attention
+    takes for the same tokens. None where there is nothing to average. ratios: ttft, tpot and total, of the figures of
+    full attention.
+    """
+
+    plan: str
     total_bytes: int
     rows_share: float
     units_share: float | None
     ratios: dict[str, float]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def compare_document(

@@ -59,28 +59,37 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Record:
-    """One example answered under one plan.
+class Answered:
+    """One example that was answered.
 
-    length: the prompt length asked for, in tokens; `stats.prompt_tokens` is the true one. depth: the needle's place
-    asked for (None: drawn); depths: the true place of the needle of each answer, and found: whether that answer stands
-    in `text`. score: 0 .. 1, None where no answer is known. loops: whether it repeated itself up to its length limit.
+    length: the prompt length asked for, in tokens. depth: the needle's place asked for (None: drawn). found: whether
+    each answer stands in `text`. score: 0 .. 1, None where no answer is known.
     """
 
     task: str
-    plan: str
     length: int
     index: int
     seed: int
     depth: float | None
     question: str
     answers: tuple[str, ...]
-    depths: tuple[float, ...]
     found: tuple[bool, ...]
     text: str
     token_ids: tuple[int, ...]
-    finish_reason: str | None
     score: float | None
+
+
+@dataclass(frozen=True)
+class Record(Answered):
+    """One example answered under one plan.
+
+    depths: the true place of the needle of each answer. loops: whether it repeated itself up to its length limit. The
+    true length of the prompt is `stats.prompt_tokens`.
+    """
+
+    plan: str
+    depths: tuple[float, ...]
+    finish_reason: str | None
     stats: Stats
 
     @property

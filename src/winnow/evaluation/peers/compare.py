@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from winnow.evaluation.evaluate import Case, Progress, silent
+from winnow.evaluation.evaluate import Answered, Case, Progress, silent
 from winnow.evaluation.peers.base import Arm
 from winnow.evaluation.peers.process import PeerEnded, Worker
 from winnow.evaluation.peers.weights import Weights
@@ -13,8 +13,8 @@ from winnow.runtime.llm import LLM
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One example answered by one arm; as `winnow.evaluation.evaluate.Record` where the names are the same.
+class Answer(Answered):
+    """One example answered by one arm.
 
     total_s: from the start of the prompt to the last token. cache_bytes, kept_units: held at the end, the latter summed
     over layers and KV heads, None where the arm does not tell. peak_bytes: the most resident memory of the arm's
@@ -22,17 +22,6 @@ class Answer:
     """
 
     arm: str
-    task: str
-    length: int
-    index: int
-    seed: int
-    depth: float | None
-    question: str
-    answers: tuple[str, ...]
-    found: tuple[bool, ...]
-    text: str
-    token_ids: tuple[int, ...]
-    score: float | None
     prompt_tokens: int
     ttft_s: float
     total_s: float
