@@ -7,8 +7,8 @@ from typing import Any
 from winnow import LLM, Plan
 from winnow.errors import InputError
 from winnow.evaluation.accuracy import wilson
-from winnow.evaluation.compare import compare
-from winnow.evaluation.evaluate import Progress, Record, silent
+from winnow.evaluation.compare import with_full
+from winnow.evaluation.evaluate import Progress, Record, evaluate, silent
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.lazyllm import LazyLLM
 from winnow.policies.compute.schedule import last_layer
@@ -63,7 +63,7 @@ def depth(
 
     Raises, before any work: InputError, CapacityError, PlanError where a task, length or plan cannot be run.
     """
-    return compare(llm, list(plans.values()), tasks, [length], examples, seed=seed, progress=progress)
+    return evaluate(llm, with_full(list(plans.values())), tasks, [length], examples, seed=seed, progress=progress)
 
 
 def cells(records: Sequence[Record], plans: dict[tuple[int, float], Plan]) -> list[Cell]:

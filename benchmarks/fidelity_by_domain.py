@@ -27,7 +27,7 @@ EQUAL = (
     "random_heads(budget={budget})",
     "h2o(budget={budget}, decode_chunk=None)",
     "scissorhands(budget={budget})",
-    "snapkv(budget={budget})",
+    "snapkv(budget={kept})",
     "sirllm(budget={budget})",
     "tova(budget={budget}, decode_chunk=None)",
     "knorm(budget={budget})",

@@ -5,7 +5,7 @@ A fresh process holds nothing of the runs before it, so that its memory is that 
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -23,19 +23,18 @@ WARM_CHUNKS = 4  # the prompt that is not counted, in prefill chunks
 
 
 @dataclass(frozen=True)
-class MemoryRun:
-    """One prompt of `length` tokens under one plan, and the decode steps after it.
+class Figures:
+    """What is told of a prompt of `length` tokens under one plan, once and as the median of several runs.
 
-    steps_s: of every decode step; cache_bytes, peak_cache_bytes, aux_bytes, total_bytes, allocated_bytes: as in
-    `Stats`. bound_bytes: the most that the keep policy's closed formula allows; None where a layer's cache grows with
-    the prompt. before_bytes: memory of the process with the model loaded and a short prompt under the plan done;
-    peak_bytes: the most from then to the last step; memory: what both are of.
+    cache_bytes, peak_cache_bytes, aux_bytes, total_bytes, allocated_bytes: as in `Stats`. bound_bytes: the most that
+    the keep policy's closed formula allows; None where a layer's cache grows with the prompt. before_bytes: memory of
+    the process with the model loaded and a short prompt under the plan done; peak_bytes: the most from then to the last
+    step.
     """
 
     plan: str
     length: int
     ttft_s: float
-    steps_s: tuple[float, ...]
     cache_bytes: int
     peak_cache_bytes: int
     aux_bytes: int
@@ -44,10 +43,17 @@ class MemoryRun:
     bound_bytes: int | None
     before_bytes: int
     peak_bytes: int
-    memory: str
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class MemoryRun(Figures):
+    """One run. steps_s: of every decode step; memory: what before_bytes and peak_bytes are of."""
+
+    steps_s: tuple[float, ...]
+    memory: str
 
 
 @dataclass(frozen=True)
@@ -63,30 +69,16 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class MemoryRow:
-    """The medians of `repeats` runs of a plan at a length, named as in `MemoryRun`.
+class MemoryRow(Figures):
+    """The medians of `repeats` runs.
 
     tokens_per_s: prompt tokens over ttft_s. growth: peak_bytes over that of the plan's shortest prompt.
     """
 
-    plan: str
-    length: int
     repeats: int
     tokens_per_s: float
-    ttft_s: float
     step_s: float
-    cache_bytes: int
-    peak_cache_bytes: int
-    aux_bytes: int
-    total_bytes: int
-    allocated_bytes: int
-    bound_bytes: int | None
-    before_bytes: int
-    peak_bytes: int
     growth: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def runnable(
@@ -175,21 +167,16 @@ def _row(group: Sequence[MemoryRun], shortest: float) -> MemoryRow:
     first = group[0]
     ttft_s = statistics.median(run.ttft_s for run in group)
     peak = statistics.median(run.peak_bytes for run in group)
+    medians = {
+        "ttft_s": ttft_s,
+        "before_bytes": int(statistics.median(run.before_bytes for run in group)),
+        "peak_bytes": int(peak),
+    }
     return MemoryRow(
-        plan=first.plan,
-        length=first.length,
+        **{each.name: getattr(first, each.name) for each in fields(Figures)} | medians,
         repeats=len(group),
         tokens_per_s=first.length / ttft_s,
-        ttft_s=ttft_s,
         step_s=statistics.median(statistics.median(run.steps_s) for run in group),
-        cache_bytes=first.cache_bytes,
-        peak_cache_bytes=first.peak_cache_bytes,
-        aux_bytes=first.aux_bytes,
-        total_bytes=first.total_bytes,
-        allocated_bytes=first.allocated_bytes,
-        bound_bytes=first.bound_bytes,
-        before_bytes=int(statistics.median(run.before_bytes for run in group)),
-        peak_bytes=int(peak),
         growth=peak / shortest,
     )
 

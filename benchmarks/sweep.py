@@ -85,16 +85,9 @@ class SweepRow:
 
 
 def sweep(
-    llm: LLM,
-    plans: Sequence[str | Plan],
-    tasks: Sequence[Task],
-    lengths: Sequence[int],
-    examples: int,
-    *,
-    seeds: int = 5,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> Iterator[Run]:
+    llm: LLM, plans: Sequence[str | Plan], tasks: Sequence[Task], lengths: Sequence[int], examples: int, *,
+    seeds: int = 5, seed: int = 0, progress: Progress = silent,
+) -> Iterator[Run]:  # fmt: skip
     """Answer every example under full attention and `plans`, one prompt at a time; yields a Run per answer.
 
     An example is answered under all plans before the next, another plan first each time, so that noise and drift hit

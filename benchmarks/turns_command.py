@@ -17,7 +17,13 @@ from winnow.cli.inputs import parse_plans
 from winnow.cli.terminal import Meter, interruptible
 from winnow.errors import InputError
 
-PLANS = ("full", "streaming(recent=1024)", "snapkv(budget=1024)", "quantized", "slowfast(budget=512, recent=128)")
+PLANS = (
+    "full",
+    "streaming(recent=1024)",
+    "snapkv(budget=1024, chunk=512)",
+    "quantized",
+    "slowfast(budget=512, recent=128)",
+)
 ROOM = 64  # tokens of a question and of what the chat template puts around it, at most
 
 

@@ -23,8 +23,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "presses.md"
 @pytest.mark.parametrize(
     ("press", "plan"),
     [
-        ("SnapKVPress(0.75)", "snapkv(budget=250, chunk=None, local=0, window=64, kernel=5)"),
-        ("SnapKVPress(0.5, 32, kernel_size=7)", "snapkv(budget=500, chunk=None, local=0, window=32, kernel=7)"),
+        ("SnapKVPress(0.75)", "snapkv(budget=250, chunk=None, local=0, window=64, kernel=5, pooling='avg')"),
+        (
+            "SnapKVPress(0.5, 32, kernel_size=7)",
+            "snapkv(budget=500, chunk=None, local=0, window=32, kernel=7, pooling='avg')",
+        ),
         (" KnormPress(compression_ratio=0.999) ", "knorm(budget=1, chunk=None, local=0)"),
         ("KnormPress(0.9999)", "knorm(budget=1, chunk=None, local=0)"),  # never less than one
         ("TOVAPress(0.3)", "tova(budget=700, chunk=None, local=0, decode_chunk=None)"),

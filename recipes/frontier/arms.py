@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from recipes.locret.arms import UNASKED
+
 from winnow.plan import Plan
 from winnow.policies.keep.budgeted import LOCAL
 from winnow.policies.registry import POLICIES
@@ -50,8 +52,9 @@ class Arm:
 
 
 OFTEN = "slowfast(budget={half}, recent=64, interval=4, min_gap=4, memory=0.5)"
-LOCRET, SNAPKV = "locret(budget={budget})", "snapkv(budget={budget})"
-KNOWING = "snapkv(budget={kept}, chunk=None, local=0)"  # one eviction, at the end, when the question has been read
+LOCRET, SNAPKV = "locret(budget={budget})", f"snapkv(budget={{budget}}, {UNASKED})"
+# One eviction, at the end, when the question has been read.
+KNOWING = "snapkv(budget={kept}, window=32, kernel=5, pooling='avg')"
 
 PROMPT = ("random_drop(keep=0.5)", "prompt_compression(keep=0.65)")
 COMPUTE = (

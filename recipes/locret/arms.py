@@ -110,6 +110,8 @@ def arms() -> list[Arm]:
     return made
 
 
+# snapkv as these pages have it: it evicts every 512 tokens, and the prompt's tail stays beside the budget unasked.
+UNASKED = "chunk=512, local=None, window=32, kernel=5, pooling='avg'"
 OTHERS = (
     ("random_heads", "random_heads(budget={budget})"),
     ("streaming", f"streaming(sink={SINK}, recent={{recent}})"),
@@ -117,7 +119,7 @@ OTHERS = (
     ("sirllm, as its code", "sirllm(budget={budget}, surprisal_of='repeat')"),
     ("h2o", "h2o(budget={budget}, decode_chunk=None)"),
     ("scissorhands", "scissorhands(budget={budget})"),
-    ("snapkv", "snapkv(budget={budget})"),
-    ("snapkv, whole prompt", "snapkv(budget={budget}, chunk=None)"),
-    ("snapkv, question known", "snapkv(budget={more}, chunk=None, local=0)"),
+    ("snapkv", f"snapkv(budget={{budget}}, {UNASKED})"),
+    ("snapkv, whole prompt", "snapkv(budget={budget}, local=None, window=32, kernel=5, pooling='avg')"),
+    ("snapkv, question known", "snapkv(budget={more}, window=32, kernel=5, pooling='avg')"),
 )

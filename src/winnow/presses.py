@@ -38,16 +38,16 @@ class Press:
         return INNER if self.policy is None else SHARE
 
 
-SNAPKV = {"window_size": 64, "kernel_size": 5}
+SNAPKV, MEAN = {"window_size": 64, "kernel_size": 5}, {"pooling": "avg"}
 TO_SNAPKV = {"window": "window_size", "kernel": "kernel_size"}
 PRESSES: dict[str, Press] = {
     "KnormPress": Press("knorm"),
-    "SnapKVPress": Press("snapkv", SNAPKV, TO_SNAPKV),
+    "SnapKVPress": Press("snapkv", SNAPKV, TO_SNAPKV, MEAN),
     "PyramidKVPress": Press(
         "snapkv",
         {**SNAPKV, "beta": 20},
         TO_SNAPKV,
-        {"by_layer": "pyramid"},
+        {**MEAN, "by_layer": "pyramid"},
         note="PyramidKVPress counts the window within the slope, and where the last layer would keep fewer than "
         "window_size units it keeps alike in all layers; here every layer keeps the window, and a pyramid beside it",
     ),

@@ -103,7 +103,7 @@ def test_random_weights_have_the_positions_that_are_asked_for():
 
 
 def made(plan, length, seconds, peak):
-    return MemoryRun(plan, length, seconds, (0.1, 0.3, 0.2), 1, 2, 3, 4, 5, None, peak - 1, peak, "")
+    return MemoryRun(plan, length, seconds, 1, 2, 3, 4, 5, None, peak - 1, peak, (0.1, 0.3, 0.2), "")
 
 
 def test_rows_are_medians_and_grow_from_the_shortest():

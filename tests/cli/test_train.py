@@ -1,6 +1,5 @@
 """`winnow train speed`, and what it makes, from the command line."""
 
-import json
 import signal
 import time
 from pathlib import Path
@@ -11,14 +10,6 @@ import pytest
 import forked
 
 QUICK = ("--cutoff", 1, "--steps", 3, "--batch", 2, "--lora.rank", 4)
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    path = tmp_path / "data.jsonl"
-    rows = [{"prompt": f"What is {n} plus one?", "answer": f"{n + 1}"} for n in range(6)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def test_an_adapter_is_trained_and_used(winnow: Any, tiny: Path, data: Path, tmp_path: Path) -> None:

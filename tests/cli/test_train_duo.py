@@ -1,18 +1,9 @@
 """`winnow train duo`, and what it makes, from the command line."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    path = tmp_path / "data.jsonl"
-    rows = [{"prompt": f"What is {n} plus one?", "answer": f"{n + 1}"} for n in range(6)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def test_gates_are_trained_and_used(winnow: Any, tiny: Path, data: Path, tmp_path: Path, document: Path) -> None:

@@ -1,6 +1,5 @@
 """`winnow train locret` and `winnow train kvzap`, and what they make, from the command line."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,14 +13,6 @@ import pytest
 import forked
 
 QUICK = ("--width", 8, "--steps", 4, "--length", 100)
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    path = tmp_path / "data.jsonl"
-    rows = [{"prompt": f"What is {n} plus one?", "answer": f"{n + 1}"} for n in range(6)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def test_heads_are_trained_and_used(winnow: Any, tiny: Path, data: Path, tmp_path: Path, document: Path) -> None:

@@ -1,20 +1,11 @@
 """`winnow train indexer`, and what it makes, from the command line."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 QUICK = ("--heads", 2, "--dim", 8, "--rows", 20, "--length", 100)
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    path = tmp_path / "data.jsonl"
-    rows = [{"prompt": f"What is {n} plus one?", "answer": f"{n + 1}"} for n in range(6)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def test_indexers_are_trained_and_used(winnow: Any, tiny: Path, data: Path, tmp_path: Path, document: Path) -> None:

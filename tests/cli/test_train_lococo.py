@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 import forked
+from learning import write
 
 QUICK = ("--budget", 16, "--sums", 8, "--chunk", 20, "--kernel", 5, "--length", 100, "--accumulate", 2)
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    path = tmp_path / "data.jsonl"
     rows = [{"prompt": f"What is {n} plus one? " * 4, "answer": f"{n + 1}"} for n in range(5)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write(tmp_path / "data.jsonl", rows)
 
 
 def test_convolutions_are_trained_and_used(winnow: Any, tiny: Path, data: Path, tmp_path: Path, document: Path) -> None:

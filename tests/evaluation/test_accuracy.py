@@ -8,7 +8,7 @@ from winnow.evaluation.evaluate import Record
 
 
 def record(plan: str, score: float, depths: tuple[float, ...], found: tuple[bool, ...]) -> Record:
-    return Record("t", plan, 8, 0, 0, None, "", (), depths, found, "", (), "stop", score, Stats())
+    return Record("t", 8, 0, 0, None, "", (), found, "", (), score, plan, depths, "stop", Stats())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, Plan, Stats
 from winnow.errors import CapacityError, InputError, PlanError
-from winnow.evaluation.compare import Row, Timing, compare, compare_document, finished, summarise, verdict
+from winnow.evaluation.compare import Row, Timing, compare_document, finished, summarise, verdict, with_full
 from winnow.evaluation.evaluate import Record, environment, evaluate
 from winnow.tasks import Example
 
@@ -35,7 +35,7 @@ def llm() -> LLM:
 
 
 def test_every_plan_answers_the_same_examples(llm):
-    records = list(compare(llm, [STREAMING], [Digits()], [64, 96], 3, seed=5))
+    records = list(evaluate(llm, with_full([STREAMING]), [Digits()], [64, 96], 3, seed=5))
     full = [r for r in records if r.plan == "full"]
     other = [r for r in records if r.plan == STREAMING]
     assert len(full) == len(other) == len({r.depths for r in full}) == 6
@@ -45,17 +45,18 @@ def test_every_plan_answers_the_same_examples(llm):
 
 def test_an_example_does_not_depend_on_what_else_is_run(llm):
     alone = list(evaluate(llm, [STREAMING], [Digits()], [96], 2))
-    among = [r for r in compare(llm, [STREAMING], [Digits()], [64, 96], 3) if r.plan == STREAMING and r.length == 96]
+    records = evaluate(llm, with_full([STREAMING]), [Digits()], [64, 96], 3)
+    among = [r for r in records if r.plan == STREAMING and r.length == 96]
     assert [r.token_ids for r in alone] == [r.token_ids for r in among[:2]]
 
 
 def test_full_attention_is_there_once_and_plans_take_turns_in_going_first(llm):
-    records = list(compare(llm, [STREAMING, "full", STREAMING], [Digits()], [64], 3))
+    records = list(evaluate(llm, with_full([STREAMING, "full", STREAMING]), [Digits()], [64], 3))
     assert [r.plan for r in records] == ["full", STREAMING, STREAMING, "full", "full", STREAMING]
 
 
 def test_the_figures_of_a_row_are_those_of_its_records(llm):
-    records = list(compare(llm, [STREAMING], [Digits()], [128], 3))
+    records = list(evaluate(llm, with_full([STREAMING]), [Digits()], [128], 3))
     full, other = summarise(records)
     assert (full.plan, full.rows_share, full.units_share, full.ratios["total"]) == ("full", 1.0, 1.0, 1.0)
     answers = [r for r in records if r.plan == STREAMING]
@@ -68,7 +69,7 @@ def test_the_figures_of_a_row_are_those_of_its_records(llm):
 
 def test_progress_adds_up_to_the_prompts(llm):
     done: list[int] = []
-    records = list(compare(llm, [STREAMING], [Digits()], [64], 2, progress=done.append))
+    records = list(evaluate(llm, with_full([STREAMING]), [Digits()], [64], 2, progress=done.append))
     assert sum(done) == sum(r.stats.prompt_tokens for r in records)
 
 
@@ -78,12 +79,12 @@ def test_progress_adds_up_to_the_prompts(llm):
 )
 def test_what_cannot_be_run_is_refused_at_the_call(llm, plans, length, error):
     with pytest.raises(error):
-        compare(llm, plans, [Digits()], [64, length], 1)
+        evaluate(llm, with_full(plans), [Digits()], [64, length], 1)
 
 
 def test_a_model_without_a_tokenizer_is_refused():
     with pytest.raises(InputError, match="no tokenizer"):
-        compare(LLM(tiny_model()), [], [Digits()], [64], 1)
+        evaluate(LLM(tiny_model()), with_full([]), [Digits()], [64], 1)
 
 
 def test_a_document_has_no_score(llm):
@@ -93,7 +94,7 @@ def test_a_document_has_no_score(llm):
 
 
 def test_only_examples_that_all_plans_answered_are_judged(llm):
-    records = list(compare(llm, [STREAMING], [Digits()], [64], 2))
+    records = list(evaluate(llm, with_full([STREAMING]), [Digits()], [64], 2))
     assert finished(records[:3], 2) == records[:2]
     assert finished(records[:1], 2) == []
     assert summarise([]) == []
@@ -102,7 +103,7 @@ def test_only_examples_that_all_plans_answered_are_judged(llm):
 def test_medians_and_quartiles():
     stats = Stats(prompt_tokens=8, rows_computed=4, rows_full=8, units_read=1, units_full=4, total_bytes=10)
     made = [
-        Record("t", plan, 8, i, 0, None, "", (), (), (), "", (1,), "stop", float(i % 2), replace(stats, ttft_s=ttft))
+        Record("t", 8, i, 0, None, "", (), (), "", (1,), float(i % 2), plan, (), "stop", replace(stats, ttft_s=ttft))
         for plan, times in (("full", (2.0, 4.0, 6.0)), ("x", (1.0, 2.0, 9.0)))
         for i, ttft in enumerate(times)
     ]
@@ -121,7 +122,7 @@ def test_medians_and_quartiles():
     ],
 )
 def test_the_verdict_says_what_was_traded(score, words):
-    full = Row("full", 8, 4, {"t": 0.65}, 0.65, Timing(1, 0), Timing(1, 0), 100, 1.0, 1.0, {})
+    full = Row(8, 4, {"t": 0.65}, 0.65, Timing(1, 0), Timing(1, 0), "full", 100, 1.0, 1.0, {})
     ratios = {"ttft": 0.9, "tpot": 0.8, "total": 0.26}
     row = replace(full, plan="x", score=score, units_share=0.25, ratios=ratios)
     line = verdict(row, full)

@@ -1,25 +1,21 @@
 """Training of gates: what heads give out, the loss and its gradient, whole runs, what can be resumed."""
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from learning import keys, tiny_llm, write
 from models import small_model
-from tiny import save_tiny_model, tiny_model
-from tokenizers_for_tests import byte_tokenizer
-from winnow import LLM, SamplingParams
-from winnow.errors import InputError, ModelError
+from tiny import save_tiny_model
+from winnow import LLM
+from winnow.errors import ModelError
 from winnow.learn.attention import attend_alone
 from winnow.learn.gates import train_gates
 from winnow.learn.gates_learner import GatesLearner
 from winnow.learn.gates_recipe import GatesRecipe
 from winnow.learn.labels import Sample
-from winnow.learn.run import Progress, Report
 from winnow.models.head_gates import read_gates
 from winnow.runtime.decoder import Decoder
 
@@ -29,18 +25,7 @@ FILES = ["head_gates.json", "log.jsonl", "winnow.json"]
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    path = tmp_path / "data.jsonl"
-    rows = [{"prompt": f"The key is {n}. " * (1 + n % 3) + "Key?", "answer": f"{n}"} for n in range(7)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def tiny_llm() -> LLM:
-    return LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=32)
-
-
-def train(data: Path, out: Path, recipe: GatesRecipe = QUICK, **settings: Any) -> Report:
-    return train_gates(tiny_llm(), data, out, recipe, **settings)
+    return write(tmp_path / "data.jsonl", keys(7, 1))
 
 
 @pytest.mark.parametrize(("anchors", "recent", "window"), [(2, 3, None), (0, 4, None), (3, 1, None), (2, 5, 4)])
@@ -87,63 +72,12 @@ def test_the_learning_rate_rises_in_a_fifth_and_falls_in_another() -> None:
     )
 
 
-def test_a_run_learns_and_leaves_the_model_alone(data: Path, tmp_path: Path) -> None:
-    llm, before = tiny_llm(), tiny_model().state_dict()
-    steps: list[Progress] = []
-    recipe = replace(QUICK, steps=40, learning_rate=0.1, penalty=20.0)
-    report = train_gates(llm, data, tmp_path / "out", recipe, progress=steps.append)
-    result = report.record["result"]
-    assert result["loss_last"] < result["loss_first"]
-    assert result["gate_last"] < 0.9 * result["gate_first"]
-    assert [each.step for each in steps] == list(range(1, 41))
-    assert report.files == FILES
-    assert all((llm.model.state_dict()[name] == value).all() for name, value in before.items())
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in llm.model.parameters())
-    gates = read_gates(tmp_path / "out")
-    assert (len(gates.layers), len(gates.layers[0])) == (llm.decoder.shape.layers, llm.decoder.shape.kv_heads)
-    assert all(0 <= gate <= 1 for layer in gates.layers for gate in layer)
-
-
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(data: Path, tmp_path: Path) -> None:
-    whole, parts, recipe = tmp_path / "whole", tmp_path / "parts", replace(QUICK, steps=10)
-    expected = train(data, whole, recipe, validation=data).record["result"]
-
-    def stop(progress: Progress) -> None:
-        if progress.step == 7:  # one step behind the checkpoint
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(data, parts, recipe, validation=data, progress=stop)
-    assert [path.name for path in parts.glob("checkpoint-*")] == ["checkpoint-6"]
-    with pytest.raises(InputError, match="recent 6 before, 7 now"):
-        train(data, parts, replace(recipe, recent=7), validation=data, resume=True)
-    resumed = train(data, parts, recipe, validation=data, resume=True)
-    assert read_gates(parts).layers == read_gates(whole).layers
-    assert {**resumed.record["result"], "seconds": 0} == {**expected, "seconds": 0}
-    assert resumed.files == FILES
-
-
-def test_gates_are_used_by_directory_and_refused_elsewhere(data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    train(data, out)
-    plan, params = f"duo(gates='{out}', sink=2, recent=8, chunk=16)", SamplingParams(max_tokens=3)
-    assert tiny_llm().generate("The key is 3. " * 6, params, plan=plan)[0].stats.cache_bytes > 0
-    with pytest.raises(ModelError, match="other weights"):
-        LLM(small_model()).check([[5] * 9], plan=plan)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: GatesRecipe(steps=1), "steps=1 must be at least 2"),
-        (lambda: GatesRecipe(penalty=-1), "penalty=-1 must be at least 0"),
-        (lambda: GatesRecipe(recent=0), "recent=0 must be at least 1"),
-        (lambda: GatesRecipe(learning_rate=0), "learning_rate=0 must be above 0"),
-    ],
-)
-def test_a_recipe_is_checked(make: Callable[[], GatesRecipe], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()
+def test_every_head_has_a_gate_from_0_to_1(data: Path, tmp_path: Path) -> None:
+    llm = tiny_llm()
+    train_gates(llm, data, tmp_path / "out", replace(QUICK, steps=40, learning_rate=0.1, penalty=20.0))
+    gates = torch.tensor(read_gates(tmp_path / "out").layers)
+    assert gates.shape == (llm.decoder.shape.layers, llm.decoder.shape.kv_heads)
+    assert 0 <= gates.min() <= gates.max() <= 1
 
 
 def test_packed_weights_are_refused_before_any_work(data: Path, tmp_path: Path) -> None:

@@ -1,30 +1,25 @@
 """Training of indexers: the attention they learn, the loss and its gradient, whole runs, what can be resumed."""
 
 import copy
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from covering import covered
+from learning import keys, tiny_llm, write
 from models import small_model
-from tiny import save_tiny_model, tiny_model
+from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from trials import small_indexers, small_llm
-from winnow import LLM, SamplingParams
+from winnow import LLM
 from winnow.errors import InputError, ModelError
 from winnow.learn.indexers import train_indexers
 from winnow.learn.indexers_learner import IndexersLearner, best_mass, divergence, drawn, lessons
 from winnow.learn.indexers_recipe import IndexersRecipe
 from winnow.learn.labels import Sample
-from winnow.learn.run import Progress, Report
 from winnow.models.packed import quantize_model
-from winnow.runtime.indexers import Indexers
 
 QUICK = IndexersRecipe(
     heads=4, dim=8, steps=6, learning_rate=1e-2, length=100, rows=40, save_every=2, log_every=4, validate_every=3
@@ -34,18 +29,7 @@ FILES = ["README.md", "config.json", "indexers.safetensors", "log.jsonl", "winno
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    rows = [{"prompt": f"The key is {n}. " * (4 + n % 3) + "Key?", "answer": f"{n}"} for n in range(5)]
-    path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def tiny_llm(**options: Any) -> LLM:
-    return LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=32, **options)
-
-
-def train(data: Path, out: Path, recipe: IndexersRecipe = QUICK, **settings: Any) -> Report:
-    return train_indexers(tiny_llm(), data, out, recipe, **settings)
+    return write(tmp_path / "data.jsonl", keys(5, 4))
 
 
 @covered(name=["llama", "llama-9-3", "gemma2", "smollm3", "gpt_oss"], rows=[4, 100])
@@ -105,61 +89,6 @@ def test_layer_by_layer_is_the_whole_loss_at_once(name: str, text: list[int]) ->
         torch.testing.assert_close(mine, its, rtol=0, atol=1e-4)
 
 
-def test_a_run_learns_and_leaves_the_model_alone(data: Path, tmp_path: Path) -> None:
-    llm, before = tiny_llm(), tiny_model().state_dict()
-    steps: list[Progress] = []
-    recipe = replace(QUICK, steps=60)
-    report = train_indexers(llm, data, tmp_path / "out", recipe, progress=steps.append)
-    result = report.record["result"]
-    assert result["loss_last"] < 0.8 * result["loss_first"]
-    assert result["mass_last"] > result["mass_first"]
-    assert [each.step for each in steps] == list(range(1, 61))
-    assert report.files == FILES
-    assert all((llm.model.state_dict()[name] == value).all() for name, value in before.items())
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in llm.model.parameters())
-
-
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(data: Path, tmp_path: Path) -> None:
-    whole, parts, recipe = tmp_path / "whole", tmp_path / "parts", replace(QUICK, steps=10)
-    expected = train(data, whole, recipe, validation=data).record["result"]
-
-    def stop(progress: Progress) -> None:
-        if progress.step == 7:  # one step behind the checkpoint
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(data, parts, recipe, validation=data, progress=stop)
-    assert [path.name for path in parts.glob("checkpoint-*")] == ["checkpoint-6"]
-    with pytest.raises(InputError, match="rows 40 before, 41 now"):
-        train(data, parts, replace(recipe, rows=41), validation=data, resume=True)
-    resumed = train(data, parts, recipe, validation=data, resume=True)
-    mine, its = (load_file(out / "indexers.safetensors") for out in (whole, parts))
-    assert mine.keys() == its.keys()
-    assert all(torch.equal(mine[name], its[name]) for name in mine)
-    assert {**resumed.record["result"], "seconds": 0} == {**expected, "seconds": 0}
-    assert resumed.files == FILES
-
-
-def test_what_is_trained_is_used_and_refused_elsewhere(data: Path, tmp_path: Path) -> None:
-    base, out = save_tiny_model(tmp_path / "some-model"), tmp_path / "out"
-    train_indexers(LLM(base), data, out, QUICK)
-    settings, params = "budget=16, recent=4", SamplingParams(max_tokens=3)
-    prompt = "The key is 3. " * 6
-    [named] = LLM(base).generate(prompt, params, plan=f"indexer({settings}, trained='{out}')")
-    [given] = LLM(base, indexers=out).generate(prompt, params, plan=f"indexer({settings})")
-    assert given.token_ids == named.token_ids
-    assert given.stats.units_read < given.stats.units_full
-    config = Indexers.load(out).config
-    record = json.loads((out / "winnow.json").read_text(encoding="utf-8"))
-    assert (config.base, config.heads, config.dim, record["plan"]) == ("some-model", 4, 8, "indexer")
-    assert (config.recipe, config.data, config.result) == (record["recipe"], record["data"], record["result"])
-    assert 'LLM("some-model", indexers="DIRECTORY")' in (out / "README.md").read_text(encoding="utf-8")
-    for path in out.iterdir():
-        assert str(tmp_path) not in path.read_bytes().decode("utf-8", errors="replace"), path.name
-    with pytest.raises(ModelError, match="trained on some-model, and this model, LlamaForCausalLM, has other weights"):
-        LLM(small_model(), indexers=out)
-
-
 def test_packed_weights_are_learnt_from_as_they_are(data: Path, tmp_path: Path) -> None:
     model = tiny_model()
     quantize_model(model)
@@ -167,23 +96,9 @@ def test_packed_weights_are_learnt_from_as_they_are(data: Path, tmp_path: Path) 
     assert report.record["result"]["loss_last"] > 0
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: IndexersRecipe(steps=1), "steps=1 must be at least 2"),
-        (lambda: IndexersRecipe(heads=0), "heads=0 must be at least 1"),
-        (lambda: IndexersRecipe(seed=-1), "seed=-1 must be from 0"),
-        (lambda: IndexersRecipe(learning_rate=0), "learning_rate=0 must be above 0"),
-    ],
-)
-def test_a_recipe_is_checked(make: Callable[[], IndexersRecipe], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()
-
-
 def test_what_cannot_be_trained_is_refused_before_any_work(data: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="dim=500 is more than the model's head_dim"):
-        train(data, tmp_path / "out", replace(QUICK, dim=500))
+        train_indexers(tiny_llm(), data, tmp_path / "out", replace(QUICK, dim=500))
     with pytest.raises(ModelError, match="all layers of the model have sliding windows"):
         train_indexers(LLM(small_model("mistral")), data, tmp_path / "out", QUICK)
     assert not (tmp_path / "out").exists()

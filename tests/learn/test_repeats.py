@@ -1,6 +1,5 @@
 """Heads that learn what KVzip scores: labels against stock attention, whole runs, what is resumed, what is refused."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from kvzip_reference import scores_of
+from learning import keys, same, stop_at, tiny_llm, write
 from models import small_model
-from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.errors import InputError, ModelError
@@ -27,19 +26,12 @@ QUICK = HeadsRecipe(width=8, steps=6, learning_rate=5e-3, length=64, save_every=
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    path = tmp_path / "data.jsonl"
-    rows = [{"prompt": f"The key is {n}. " * (1 + n % 3) + "Key?", "answer": f"{n}"} for n in range(6)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def tiny_llm(chunk: int = 32) -> LLM:
-    return LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=chunk)
+    return write(tmp_path / "data.jsonl", keys(6, 1))
 
 
 @pytest.mark.parametrize("chunk", [7, 64])
 def test_labels_are_the_logarithm_of_what_repeating_gives(chunk: int) -> None:
-    llm = tiny_llm(chunk)
+    llm = tiny_llm(prefill_chunk=chunk)
     ids = llm.tokenizer("A fox and a dog. The fox saw the dog, the dog saw the fox.")["input_ids"]
     made = label_repeated(llm, ids, length=40)
     repeats = KVzip(budget=5, local=1).repeats(ids[:41], llm.services)
@@ -85,22 +77,13 @@ def test_heads_learn_and_are_used(data: Path, tmp_path: Path) -> None:
 def test_a_run_goes_on_to_the_same_weights(data: Path, tmp_path: Path) -> None:
     train_heads(tiny_llm(), data, tmp_path / "whole", QUICK, target="repeat")
 
-    class Stop(Exception):
-        """In the middle."""
-
-    def stop(at: Any) -> None:
-        if at.step == 3:
-            raise Stop
-
     out = tmp_path / "parts"
-    with pytest.raises(Stop):
-        train_heads(tiny_llm(), data, out, QUICK, target="repeat", progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        train_heads(tiny_llm(), data, out, QUICK, target="repeat", progress=stop_at(3))
     with pytest.raises(InputError, match="holds another run: plan"):
         train_heads(tiny_llm(), data, out, QUICK, resume=True)
     train_heads(tiny_llm(), data, out, QUICK, target="repeat", resume=True)
-    whole, parts = (load_file(tmp_path / name / "retaining_heads.safetensors") for name in ("whole", "parts"))
-    for name in whole:
-        torch.testing.assert_close(parts[name], whole[name], rtol=0, atol=0)
+    same(*(load_file(tmp_path / name / "retaining_heads.safetensors") for name in ("parts", "whole")))
 
 
 def test_windows_are_refused(data: Path, tmp_path: Path) -> None:

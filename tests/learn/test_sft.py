@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from covering import covered
+from learning import keys, log, same, stop_at, turns, write
 from tiny import save_tiny_model, tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
@@ -39,15 +40,7 @@ PLAN = "speed(cutoff=1, anchors='bos', decode_from='header', self_only=False)"
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve conversations of one and two turns, of different lengths."""
-    rows: list[dict[str, Any]] = [
-        {"prompt": f"The key is {n}. " * (1 + n % 3) + "Key?", "answer": f"{n}"} for n in range(6)
-    ]
-    rows += [
-        {"messages": [{"role": role, "content": f"{role} {n}"} for role in ("user", "assistant") * 2]} for n in range(6)
-    ]
-    path = tmp_path_factory.mktemp("data") / "data.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write(tmp_path_factory.mktemp("data") / "data.jsonl", [*keys(6, 1), *turns(6)])
 
 
 def train(data: Path, out: Path, policy: Speed = HALF, recipe: Recipe = QUICK, **settings: Any) -> Report:
@@ -69,20 +62,10 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted after its first checkpoint; tests leave it as it is."""
-
-    def stop(progress: Progress) -> None:
-        raise KeyboardInterrupt
-
     out = tmp_path_factory.mktemp("stopped") / "out"
     with pytest.raises(KeyboardInterrupt):
-        train(data, out, recipe=replace(QUICK, save_every=1), progress=stop)
+        train(data, out, recipe=replace(QUICK, save_every=1), progress=stop_at(1))
     return out
-
-
-def same(first: dict[str, Tensor], second: dict[str, Tensor], tolerance: float = 0.0) -> None:
-    assert first.keys() == second.keys()
-    for name in first:
-        torch.testing.assert_close(first[name], second[name], rtol=0, atol=tolerance)
 
 
 @covered(kind=RECIPES, depth=DEPTHS)
@@ -104,20 +87,15 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(data: Path, tmp_path
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     lines = train(data, whole, recipe=recipe).result
 
-    def stop(progress: Progress) -> None:
-        if progress.step == 3:  # one step behind the checkpoint
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(data, parts, recipe=recipe, progress=stop)
+    with pytest.raises(KeyboardInterrupt):  # one step behind the checkpoint
+        train(data, parts, recipe=recipe, progress=stop_at(3))
     assert (parts / "checkpoint-2").is_dir()
     (parts / "checkpoint-9").mkdir()  # what an interrupted save leaves
     resumed = train(data, parts, recipe=recipe, resume=True).result
     same(weights(whole, recipe), weights(parts, recipe))
     assert (resumed.steps, resumed.tokens) == (lines.steps, lines.tokens)
     assert (resumed.loss_first, resumed.loss_last) == pytest.approx((lines.loss_first, lines.loss_last))
-    log = [json.loads(line)["step"] for line in (parts / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert log == [1, 2, 3, 4]
+    assert [line["step"] for line in log(parts)] == [1, 2, 3, 4]
     assert not list(parts.glob("checkpoint-*"))
 
 
@@ -252,12 +230,8 @@ def test_another_run_in_the_same_directory_is_refused(
 def test_there_must_be_something_to_resume(data: Path, trained: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no run to resume.*winnow\.json"):
         train(data, tmp_path / "out", resume=True)
-
-    def stop(progress: Progress) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(data, tmp_path / "out", progress=stop)
+        train(data, tmp_path / "out", progress=stop_at(1))
     with pytest.raises(InputError, match="stopped before its first checkpoint"):
         train(data, tmp_path / "out", resume=True)
     with pytest.raises(InputError, match="is finished"):
@@ -283,15 +257,6 @@ def test_what_cannot_be_trained_is_refused_before_any_work(data: Path, tmp_path:
     with pytest.raises(InputError, match="is not empty; give a new directory"):
         train(data, tmp_path / "full")
     assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"epochs": 0}, {"steps": 0}, {"learning_rate": -1.0}, {"warmup": 1.0}, {"schedule": "sine"}, {"batch": 1.5}],
-)
-def test_a_recipe_refuses_nonsense(settings: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=next(iter(settings))):
-        Recipe(**settings)
 
 
 def test_a_loss_that_is_no_number_ends_the_run(data: Path, tmp_path: Path) -> None:

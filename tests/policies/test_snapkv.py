@@ -62,7 +62,7 @@ def test_a_unit_shares_its_votes_with_its_neighbours():
     votes = torch.tensor([[6.0, 0, 0, 0, 0, 3, 3, 0, 100, 100], [0, 0, 5, 0, 0, 0, 0, 4, 0, 0]])
     same = {"budget": 5, "window": 2, "local": 0}
     # Means of three: 2 2 0 0 1 2 2 1, the padding counted; of four equal units, the newest three.
-    average = SnapKV(kernel=3, **same)
+    average = SnapKV(kernel=3, pooling="avg", **same)
     assert kept(average, cache_of(votes)) == [[1, 5, 6, 8, 9], [1, 2, 3, 8, 9]]
     # Maxima of three: 6 6 0 0 3 3 3 3.
     maximum = SnapKV(kernel=3, pooling="max", **same)
@@ -102,7 +102,7 @@ def test_bytes_in_closed_form_and_memory_given_back(text):
     llm = LLM(model)
     prompt = text * 40
     params = SamplingParams(max_tokens=3, ignore_eos=True)
-    [out] = llm.generate([prompt], params, plan="snapkv(budget=40, chunk=None, local=8)")
+    [out] = llm.generate([prompt], params, plan="snapkv(budget=40, local=8, window=32)")
     shape = llm.decoder.shape
     unit = shape.layers * shape.kv_heads * shape.unit_bytes
     assert out.stats.peak_cache_bytes == (len(prompt) - 8) * unit
@@ -114,13 +114,13 @@ def test_bytes_in_closed_form_and_memory_given_back(text):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"budget": 32}, "window=32 must be below budget=32"),
+        ({"budget": 64}, "window=64 must be below budget=64"),
         ({"window": 0}, "window=0 must be at least 1"),
         ({"kernel": 4}, "kernel=4 must be odd and at least 1.*use 5"),
         ({"kernel": -1}, "kernel=-1 must be odd and at least 1.*use 1"),
         ({"kernel": 0}, "use 1"),
         ({"pooling": "sum"}, "pooling='sum' must be one of 'avg', 'max'"),
-        ({"budget": 64, "local": 65}, "local=65 adds to it"),
+        ({"budget": 65, "local": 66}, "local=66 adds to it"),
     ],
 )
 def test_bad_parameters_are_refused(parameters, message):

@@ -12,9 +12,8 @@ from winnow.cli.inputs import Prompt, fitted_ids, make_tasks, parse_plans, read_
 from winnow.cli.options import EXAMPLES, TASKS
 from winnow.cli.terminal import collect
 from winnow.devices import parse_device
-from winnow.evaluation.compare import compare as compare_tasks
 from winnow.evaluation.compare import compare_document, document_case, finished, summarise, with_full
-from winnow.evaluation.evaluate import Record, cases, check_lengths, environment
+from winnow.evaluation.evaluate import Record, cases, check_lengths, environment, evaluate
 from winnow.evaluation.fidelity import Fidelity, fidelities
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
@@ -44,7 +43,7 @@ def compare(options: Compare) -> int:
         mine = [document_case(ids, question, answer)] if asked is not None else list(made)
         return deliver(compare_with_peers(llm, plans, peers, mine, seed, options.weights, about), options)
     if asked is None:
-        ask = partial(compare_tasks, llm, plans, tasks, lengths, examples, seed=seed, depths=(options.depth,))
+        ask = partial(evaluate, llm, with_full(plans), tasks, lengths, examples, seed=seed, depths=(options.depth,))
     else:
         ask = partial(compare_document, llm, plans, ids, question, answer, seed=seed)
     of_length = len(plans) * (len(tasks) * examples if tasks else 1)

@@ -20,10 +20,10 @@ from winnow.evaluation.evaluate import environment
 
 TITLE = "the preface of Shackleton's South"
 PLANS = (  # one that computes less, one that keeps less, one that reads less, and two at once; chosen on other texts
-    "lazyllm(cumulative=[0.8, 0.6, 0.4])",
+    "lazyllm(cumulative=[0.8, 0.6, 0.4], kernel=31)",
     "snapkv(budget=2048)",
     "slowfast(budget=1024, recent=256)",
-    "lazyllm(cumulative=[0.8, 0.6, 0.4]) + slowfast(budget=1024, recent=256)",
+    "lazyllm(cumulative=[0.8, 0.6, 0.4], kernel=31) + slowfast(budget=1024, recent=256)",
 )
 TOY_PLANS, TOY_LENGTH, TOY_EXAMPLES = ("streaming(sink=4, recent=1024)",), 4096, 5
 MISSING = (

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 Made = TypeVar("Made", "SpeedReport", "Report")
 
 
-def cost(made: "Report", items: str = "samples") -> dict[str, str]:
-    """What a run has read and taken, for `told`; items: what it calls its samples."""
-    result, data = made.record["result"], made.record["data"]
-    return {
-        "steps": f"{result['steps']:,}",
-        "tokens": f"{result['tokens']:,}",
-        items: f"{data['samples']:,}{left_out(data)}",
-        "time": f"{result['seconds']:.1f} s",
-    }
-
-
 def train(
     command: str,
     options: Training,

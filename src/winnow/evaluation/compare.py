@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from winnow.evaluation.evaluate import Case, Depths, Progress, Record, answer, evaluate, silent
+from winnow.evaluation.evaluate import Case, Progress, Record, answer, silent
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
-from winnow.tasks import Example, Task
+from winnow.tasks import Example
 
 Key = TypeVar("Key")
 Some = TypeVar("Some")
@@ -24,43 +24,35 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One plan at one length, over `examples` examples of every task.
+class Scored:
+    """Answers to `examples` examples of a length. scores: mean per task, 0 .. 1; score: the mean of those, None where
+    no answer is known; tpot_s: None where no answer has two tokens."""
 
-    scores: mean per task, 0 .. 1; score: the mean of those. total_bytes: the most of any example. rows_share,
-    units_share: rows computed and units read, of what full attention takes for the same tokens. None where there is
-    nothing to average. ratios: ttft, tpot and total, of the figures of full attention.
-    """
-
-    plan: str
     length: int
     examples: int
     scores: dict[str, float]
     score: float | None
     ttft_s: Timing
     tpot_s: Timing | None
-    total_bytes: int
-    rows_share: float
-    units_share: float | None
-    ratios: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def compare(
-    llm: LLM,
-    plans: Sequence[str | Plan],
-    tasks: Sequence[Task],
-    lengths: Sequence[int],
-    examples: int,
-    *,
-    seed: int = 0,
-    depths: Depths = (None,),
-    progress: Progress = silent,
-) -> Iterator[Record]:
-    """Like `evaluate`, under full attention and `plans`."""
-    return evaluate(llm, with_full(plans), tasks, lengths, examples, seed=seed, depths=depths, progress=progress)
+@dataclass(frozen=True)
+class Row(Scored):
+    """One plan at one length, over examples of every task.
+
+    total_bytes: the most of any example. rows_share, units_share: rows computed and units read, of what full attention
+    takes for the same tokens. None where there is nothing to average. ratios: ttft, tpot and total, of the figures of
+    full attention.
+    """
+
+    plan: str
+    total_bytes: int
+    rows_share: float
+    units_share: float | None
+    ratios: dict[str, float]
 
 
 def compare_document(

@@ -44,30 +44,52 @@ class Case:
     def params(self) -> SamplingParams:
         return SamplingParams(max_tokens=self.example.max_tokens)
 
+    def answered(self, text: str, seed: int) -> dict[str, Any]:
+        """What all records of an answer have, by name; seed: of the examples."""
+        example = self.example
+        return {
+            **{name: getattr(self, name) for name in ("task", "length", "index", "depth")},
+            "seed": seed,
+            "question": example.question,
+            "answers": example.answers,
+            "text": text,
+            "found": tuple(found(expected, text) for expected in example.answers),
+            "score": self.score(example, text) if self.score else None,
+        }
+
 
 @dataclass(frozen=True)
-class Record:
-    """One example answered under one plan.
+class Answered:
+    """One example that was answered.
 
-    length: the prompt length asked for, in tokens; `stats.prompt_tokens` is the true one. depth: the needle's place
-    asked for (None: drawn); depths: the true place of the needle of each answer, and found: whether that answer stands
-    in `text`. score: 0 .. 1, None where no answer is known. loops: whether it repeated itself up to its length limit.
+    length: the prompt length asked for, in tokens. depth: the needle's place asked for (None: drawn). found: whether
+    each answer stands in `text`. score: 0 .. 1, None where no answer is known.
     """
 
     task: str
-    plan: str
     length: int
     index: int
     seed: int
     depth: float | None
     question: str
     answers: tuple[str, ...]
-    depths: tuple[float, ...]
     found: tuple[bool, ...]
     text: str
     token_ids: tuple[int, ...]
-    finish_reason: str | None
     score: float | None
+
+
+@dataclass(frozen=True)
+class Record(Answered):
+    """One example answered under one plan.
+
+    depths: the true place of the needle of each answer. loops: whether it repeated itself up to its length limit. The
+    true length of the prompt is `stats.prompt_tokens`.
+    """
+
+    plan: str
+    depths: tuple[float, ...]
+    finish_reason: str | None
     stats: Stats
 
     @property
@@ -169,21 +191,11 @@ def environment(llm: LLM, model: str) -> dict[str, Any]:
 
 def record_of(case: Case, plan: Plan, done: Completion, seed: int = 0) -> Record:
     """What `plan` has answered to `case`."""
-    example = case.example
     return Record(
-        task=case.task,
+        **case.answered(done.text, seed),
         plan=str(plan),
-        length=case.length,
-        index=case.index,
-        seed=seed,
-        depth=case.depth,
-        question=example.question,
-        answers=example.answers,
-        depths=example.depths,
-        found=tuple(found(expected, done.text) for expected in example.answers),
-        text=done.text,
+        depths=case.example.depths,
         token_ids=tuple(done.token_ids),
         finish_reason=done.finish_reason,
-        score=case.score(example, done.text) if case.score else None,
         stats=done.stats,
     )

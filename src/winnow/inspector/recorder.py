@@ -210,14 +210,9 @@ def _of_heads(cache: LayerCache) -> list[Tensor]:
 
 
 def record(
-    llm: LLM,
-    prompt: str | Sequence[int],
-    *,
-    plan: str | Plan | None = None,
-    max_tokens: int = 32,
-    ignore_eos: bool = False,
-    progress: Progress = lambda tokens: None,
-) -> Trace:
+    llm: LLM, prompt: str | Sequence[int], *, plan: str | Plan | None = None, max_tokens: int = 32,
+    ignore_eos: bool = False, progress: Progress = lambda tokens: None,
+) -> Trace:  # fmt: skip
     """The whole trace of one greedy generation; see `Recorder`. plan: None is the model's own."""
     recorder = Recorder(llm, prompt, plan=plan, max_tokens=max_tokens, ignore_eos=ignore_eos, progress=progress)
     for _ in recorder.steps():

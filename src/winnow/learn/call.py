@@ -24,18 +24,9 @@ class LayerCall(ABC):
         scale, window, softcap and sinks, as of `kernels.attend`."""
 
     def attend(
-        self,
-        module: nn.Module,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scaling: float,
-        sliding_window: int | None = None,
-        softcap: float | None = None,
-        s_aux: Tensor | None = None,
-        **others: Any,
-    ) -> Tensor:
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, scaling: float, sliding_window: int | None = None,
+        softcap: float | None = None, s_aux: Tensor | None = None, **others: Any,
+    ) -> Tensor:  # fmt: skip
         """q: [1, q_heads, rows, head_dim], k, v: [1, kv_heads, rows, head_dim], unrotated.
 
         Returns [1, rows, q_heads, head_dim] in the dtype of v.

@@ -1,22 +1,20 @@
 """Training of LoCoCo's convolutions: a frozen model predicts texts from a cache of fixed size, whose sums learn."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from winnow.errors import InputError, ModelError
+from winnow.learn.cards import Card
 from winnow.learn.convolutions_learner import ConvolutionsLearner, policy_of
 from winnow.learn.convolutions_recipe import ConvolutionsRecipe
-from winnow.learn.directory import check_fresh, check_resumed
-from winnow.learn.journal import Journal, load_checkpoint
 from winnow.learn.labels import Sample
-from winnow.learn.parts import LIBRARIES, Card, leave
-from winnow.learn.run import Figures, Progress, Report, Run, silent
-from winnow.learn.samples import read_samples
-from winnow.learn.saving import metadata, write_metadata
+from winnow.learn.parts import train_parts
+from winnow.learn.run import Figures, Parts, Progress, Report, silent
+from winnow.learn.samples import Samples, read_samples
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.runtime.convolutions import Convolutions, ConvolutionsConfig
@@ -37,13 +35,8 @@ def train_convolutions(
     """Train the convolutions of `lococo` for a model; see `read_conversations` for the data, of which every token that
     follows a compressed cache is predicted.
 
-    Args:
-        llm: the model, which stays as it is, and its tokenizer.
-        out: a new or empty directory: gets the convolutions, their config, a model card, `winnow.json`, `log.jsonl`
-            and, while the run lasts, a checkpoint.
-        recipe: None: the defaults.
-        resume: go on from the last checkpoint in `out`, with the same data and recipe.
-        progress: called after every step.
+    The arguments, but for `recipe` (None: the defaults), and what is left in `out` are those of `train_parts`.
+
     Raises:
         InputError: the data, the recipe or the output directory cannot be used, or the loss is no number any more.
         ModelError: the weights are packed, or all layers have sliding windows, of which there are no sums.
@@ -57,27 +50,42 @@ def train_convolutions(
         raise ModelError("packed weights have no gradients; load the model with weights='dense' to train with it")
     if not any(policy.pattern(layer).held for layer in llm.decoder.shape.contexts):
         raise ModelError("all layers of the model have sliding windows, and lococo leaves these as they are")
-    if not resume:
-        check_fresh(out)
-    texts, about = read_texts(llm, data, recipe)
-    config = ConvolutionsConfig.of(llm.model, llm.decoder.shape, recipe.sums, recipe.kernel)
-    base = {"name": config.base, "fingerprint": config.fingerprint}
-    record = metadata(Plan(keep=policy), config.layers, base, recipe, about, libraries=LIBRARIES)
-    checkpoint = check_resumed(out, record) if resume else None
-    learner = ConvolutionsLearner(Convolutions.random(config, recipe.seed, device=llm.device), recipe)
-    journal = Journal() if checkpoint is None else load_checkpoint(checkpoint, learner, llm.device)
-    out.mkdir(parents=True, exist_ok=True)
-    write_metadata(out, record)
 
-    def learn(step: int, read: Sequence[Sample]) -> Figures:
+    def learn(learner: ConvolutionsLearner, step: int, read: Sequence[Sample]) -> Figures:
         return {"loss": learner.learn(step, llm.decoder, [each.ids for each in read])}
 
-    run = Run(learner, learn, recipe, out, journal, texts, ("loss",), progress, batch=recipe.accumulate)
-    record["result"] = run.all()
-    return _save(out, learner.convolutions, record)
+    def save(learner: ConvolutionsLearner, config: ConvolutionsConfig, out: Path) -> None:
+        with torch.no_grad():
+            Convolutions(config, learner.convolutions.layers).save(out)
+
+    def card(config: ConvolutionsConfig, result: dict[str, Any]) -> Card:
+        return Card(
+            title="Convolutions",
+            tag="lococo",
+            about="One per layer: with what weights units that a cache of fixed size has no room for go into the sums\n"
+            "that it keeps of them (LoCoCo, arXiv:2406.05317)",
+            argument="convolutions",
+            shape=f"{config.layers} layers, {2 * config.head_dim} -> {config.sums}, kernel {config.kernel}",
+            figures={},
+            unit=" nats per token",
+            items="texts",
+        )
+
+    parts = Parts(
+        plan=Plan(keep=policy),
+        read=partial(read_texts, llm, recipe=recipe),
+        config=lambda: ConvolutionsConfig.of(llm.model, llm.decoder.shape, recipe.sums, recipe.kernel),
+        learner=lambda config: ConvolutionsLearner(Convolutions.random(config, recipe.seed, device=llm.device), recipe),
+        learn=learn,
+        batch=recipe.accumulate,
+        shown=("loss",),
+        save=save,
+        card=card,
+    )
+    return train_parts(parts, llm, data, out, recipe, progress, resume=resume)
 
 
-def read_texts(llm: LLM, data: Path, recipe: ConvolutionsRecipe) -> tuple[list[Sample], dict[str, Any]]:
+def read_texts(llm: LLM, data: Path, recipe: ConvolutionsRecipe) -> Samples:
     """The first `length` tokens of each conversation of a file, and what is said of the data.
 
     Raises InputError where none is long enough for something to be learnt from it.
@@ -92,30 +100,9 @@ def read_texts(llm: LLM, data: Path, recipe: ConvolutionsRecipe) -> tuple[list[S
             f"{data}: of no text the first length={recipe.length} tokens are {first + 2}, from which on something is "
             f"learnt under budget={recipe.budget} and chunk={recipe.chunk}; use longer texts, or smaller ones of these"
         )
-    short = samples.about["too_short"] + len(texts) - len(long)
-    return long, {
-        **samples.about,
+    about = {
         "samples": len(long),
-        "too_short": short,
+        "too_short": samples.about["too_short"] + len(texts) - len(long),
         "tokens": sum(len(each.ids) for each in long),
     }
-
-
-def _save(out: Path, convolutions: Convolutions, record: dict[str, Any]) -> Report:
-    """Write the convolutions and what says how they were made."""
-    done = {name: record[name] for name in ("recipe", "data", "result")}
-    config = dataclasses.replace(convolutions.config, **done)
-    with torch.no_grad():
-        Convolutions(config, convolutions.layers).save(out)
-    card = Card(
-        title="Convolutions",
-        tag="lococo",
-        about="One per layer: with what weights units that a cache of fixed size has no room for go into the sums\n"
-        "that it keeps of them (LoCoCo, arXiv:2406.05317)",
-        argument="convolutions",
-        shape=f"{config.layers} layers, {2 * config.head_dim} -> {config.sums}, kernel {config.kernel}",
-        figures={},
-        unit=" nats per token",
-        items="texts",
-    )
-    return leave(out, record, card)
+    return Samples(long, {**samples.about, **about})

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from winnow.learn.recipe import Positive, check_types, require
+from winnow.learn.recipe import Positive, Seeded, require
 from winnow.parameters import Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionsRecipe:
+class ConvolutionsRecipe(Seeded):
     """The defaults are LoCoCo's (arXiv:2406.05317, and the authors' code), of its memory module alone."""
 
     budget: Count = 512
@@ -37,8 +37,7 @@ class ConvolutionsRecipe:
     """Steps between lines of log.jsonl."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
+        super().__post_init__()
         require(
             self.sums < self.budget, f"sums={self.sums} must be below budget={self.budget}, of which they are a part"
         )

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from winnow.learn.recipe import Positive, check_types, require
+from winnow.learn.recipe import Positive, Seeded
 from winnow.parameters import Count, Natural
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatesRecipe:
+class GatesRecipe(Seeded):
     """The defaults are those of DuoAttention's authors (arXiv:2410.10819, section 3.1, and their code)."""
 
     steps: Annotated[int, Ge(2)] = 2000
@@ -33,10 +33,6 @@ class GatesRecipe:
     """Steps between lines of log.jsonl."""
     validate_every: Count = 500
     """Steps between measurements on --validation."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

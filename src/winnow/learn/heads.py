@@ -4,24 +4,52 @@ The model itself stays as it is. Heads see nothing but projections, which they d
 through the model: a text is read once, without one, and the heads of a layer learn from what that layer projected.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from winnow.learn.directory import check_fresh, check_resumed
-from winnow.learn.heads_files import record_of, save_heads
+import torch
+
+from winnow.learn.cards import Card
 from winnow.learn.heads_learner import HeadsLearner
 from winnow.learn.heads_recipe import HeadsRecipe
-from winnow.learn.journal import Journal, load_checkpoint
 from winnow.learn.labels import Labelled, Sample, label
+from winnow.learn.parts import train_parts
 from winnow.learn.repeats import LEAST as REPEATED
 from winnow.learn.repeats import check_repeated, label_repeated
-from winnow.learn.run import Figures, Progress, Report, Run, silent
+from winnow.learn.run import Parts, Progress, Report, silent
 from winnow.learn.samples import LEAST, read_samples
-from winnow.learn.saving import write_metadata
+from winnow.plan import Plan
+from winnow.policies.keep.base import KeepPolicy
+from winnow.policies.keep.kvzap import KVzap
+from winnow.policies.keep.locret import Locret
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, Target
 from winnow.runtime.llm import LLM
 
-SHOWN = ("loss", "overlap")
+
+class Use(NamedTuple):
+    """What heads are for. keep: the policy that they were made for; plan: one of it; say: what they say of a token."""
+
+    keep: KeepPolicy
+    plan: str
+    say: str
+
+
+USES: dict[Target, Use] = {
+    "logit": Use(
+        Locret(),
+        "locret(budget=1024)",
+        "how much later ones will attend to it, so that a cache of fixed size\n"
+        "can keep what matters (Locret, arXiv:2410.01805)",
+    ),
+    "repeat": Use(
+        KVzap(),
+        "kvzap(threshold=-6)",
+        "how much the model would need it to repeat the text, so that a cache\n"
+        "can keep what matters (KVzap, arXiv:2601.07891)",
+    ),
+}
 
 
 def train_heads(
@@ -42,15 +70,12 @@ def train_heads(
     conversation, later questions too, says which of the prompt's tokens matter. Of a text that is repeated each
     token is learnt.
 
+    The arguments, but for the following, and what is left in `out` are those of `train_parts`.
+
     Args:
-        llm: the model, which stays as it is, and its tokenizer; `prefill_chunk` tokens are computed at a time.
-        out: a new or empty directory: gets the heads, in the model's dtype, their config, a model card, `winnow.json`,
-            `log.jsonl` and, while the run lasts, a checkpoint.
+        llm: `prefill_chunk` tokens are computed at a time; the heads are saved in its dtype.
         recipe: None: the defaults.
         target: what they learn to say of a unit.
-        validation: more data, which nothing is learnt from: its loss goes into the log and into the result.
-        resume: go on from the last checkpoint in `out`, with the same data and recipe.
-        progress: called after every step.
     Raises:
         InputError: the data, the recipe or the output directory cannot be used, or the loss is no number any more; or
             a layer has a sliding window, and a text is to be repeated.
@@ -59,36 +84,41 @@ def train_heads(
         of the authors' code.
     """
     recipe = recipe or HeadsRecipe()
-    least = LEAST if target == "logit" else REPEATED
     if target == "repeat":
         check_repeated(llm, recipe.length)
-    if not resume:
-        check_fresh(out)
-    samples = read_samples(llm, data, least)
-    held_out = None if validation is None else read_samples(llm, validation, least)
-    config = HeadsConfig.of(llm.model, llm.decoder.shape, recipe.width, target)
-    about = samples.about if held_out is None else {**samples.about, "validation": held_out.about}
-    record = record_of(config, recipe, about)
-    checkpoint = check_resumed(out, record) if resume else None
-    learner = HeadsLearner(RetainingHeads.random(config, recipe.seed, device=llm.device), recipe)
-    journal = Journal() if checkpoint is None else load_checkpoint(checkpoint, learner, llm.device)
-    out.mkdir(parents=True, exist_ok=True)
-    write_metadata(out, record)
+    use = USES[target]
 
     def labelled(sample: Sample) -> Labelled:
         if target == "repeat":
             return label_repeated(llm, sample.ids, length=recipe.length)
         return label(llm.decoder, sample, length=recipe.length, chunk=llm.prefill_chunk)
 
-    def learn(step: int, read: Sequence[Sample]) -> Figures:
-        return vars(learner.learn(step, *map(labelled, read)))
+    def save(learner: HeadsLearner, config: HeadsConfig, out: Path) -> None:
+        heads = RetainingHeads(config, learner.heads.first, learner.heads.second)
+        heads.to(torch.device("cpu"), llm.dtype).save(out)
 
-    def judge(sample: Sample) -> Figures:
-        return vars(learner.judge(labelled(sample)))
+    def card(config: HeadsConfig, result: dict[str, Any]) -> Card:
+        sizes = f"{config.inputs} -> {config.width} -> {config.kv_heads}"
+        return Card(
+            title="Retaining heads",
+            tag=use.keep.name,
+            about=f"Small networks, one per layer, that say of every token {use.say}",
+            argument="heads",
+            shape=f"{config.layers} layers, {sizes}, {config.activation}",
+            figures={"overlap of the best tenth, last": f"{result['overlap_last']:.1%}"},
+            plan=use.plan,
+        )
 
-    run = Run(
-        learner, learn, recipe, out, journal, samples.items, SHOWN, progress, judge=judge,
-        held_out=held_out.items if held_out else (), validate_every=recipe.validate_every,
-    )  # fmt: skip
-    record["result"] = run.all()
-    return save_heads(out, learner.heads, record, llm.dtype)
+    parts = Parts(
+        plan=Plan(keep=use.keep),
+        read=partial(read_samples, llm, least=LEAST if target == "logit" else REPEATED),
+        config=lambda: HeadsConfig.of(llm.model, llm.decoder.shape, recipe.width, target),
+        learner=lambda config: HeadsLearner(RetainingHeads.random(config, recipe.seed, device=llm.device), recipe),
+        learn=lambda learner, step, read: vars(learner.learn(step, *map(labelled, read))),
+        shown=("loss", "overlap"),
+        judge=lambda learner, sample: vars(learner.judge(labelled(sample))),
+        validate_every=recipe.validate_every,
+        save=save,
+        card=card,
+    )
+    return train_parts(parts, llm, data, out, recipe, progress, resume=resume, validation=validation)

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from winnow.learn.recipe import Positive, check_types, require
+from winnow.learn.recipe import Positive, Seeded, require
 from winnow.parameters import Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadsRecipe:
+class HeadsRecipe(Seeded):
     """The defaults are Locret's (arXiv:2410.01805, appendix A, and the authors' code), but for `bf16`."""
 
     width: Count = 1024
@@ -39,8 +39,7 @@ class HeadsRecipe:
     """Steps between measurements on --validation."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
+        super().__post_init__()
         require(0 <= self.warmup < 1, f"warmup={self.warmup} is a share of the steps, from 0 to below 1")
 
     def rate(self, step: int) -> float:

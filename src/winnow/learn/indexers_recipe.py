@@ -5,12 +5,12 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from winnow.learn.recipe import Positive, check_types, require
+from winnow.learn.recipe import Positive, Seeded
 from winnow.parameters import Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexersRecipe:
+class IndexersRecipe(Seeded):
     """Steps and learning rate are those of the warm-up of DeepSeek-V3.2 (arXiv:2512.02556, section 2.1), whose rate
     stays and whose indexer has 64 heads of 128 values."""
 
@@ -34,10 +34,6 @@ class IndexersRecipe:
     """Steps between lines of log.jsonl."""
     validate_every: Count = 500
     """Steps between measurements on --validation."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

@@ -5,27 +5,17 @@ import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from winnow.errors import ModelError
 from winnow.learn.directory import CHECKPOINT, COMPLETE
+from winnow.learn.learner import Learner
 
 STATE, LOG = "state.safetensors", "log.jsonl"
-
-
-class Resumable(Protocol):
-    """What can go on from a checkpoint."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What another learner needs to go on."""
-
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state."""
 
 
 @dataclass
@@ -51,7 +41,7 @@ class Journal:
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
 
-def save_checkpoint(out: Path, learner: Resumable, journal: Journal) -> None:
+def save_checkpoint(out: Path, learner: Learner, journal: Journal) -> None:
     """Write all that `load_checkpoint` needs, and delete older checkpoints; one that is cut short is never used."""
     place = out / f"{CHECKPOINT}{journal.step}"
     shutil.rmtree(place, ignore_errors=True)
@@ -65,7 +55,7 @@ def save_checkpoint(out: Path, learner: Resumable, journal: Journal) -> None:
         shutil.rmtree(path)
 
 
-def load_checkpoint(place: Path, learner: Resumable, device: torch.device) -> Journal:
+def load_checkpoint(place: Path, learner: Learner, device: torch.device) -> Journal:
     """Bring a learner to where a checkpoint was written. Raises ModelError where it is damaged."""
     try:
         learner.restore(load_file(place / STATE, device=str(device)))

@@ -1,76 +1,64 @@
-"""What a training of parts beside a model leaves behind: the record, and a model card."""
+"""The frame of a training of parts beside a model: what is checked, what is gone on from, and what is left behind."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from winnow.learn.directory import remove_checkpoints
-from winnow.learn.run import Report
-from winnow.learn.saving import write_metadata
+from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoints
+from winnow.learn.journal import Journal, load_checkpoint
+from winnow.learn.run import Learning, Of, Parts, Progress, Recipe, Report, Run
+from winnow.learn.samples import Samples
+from winnow.learn.saving import metadata, write_metadata
+from winnow.runtime.llm import LLM
 
 LIBRARIES = ("torch", "transformers")
 
 
-@dataclass(frozen=True)
-class Card:
-    """What a model card says of trained parts beside how they were made. about: what they are, without a full stop;
-    argument: of `LLM`, that takes them; plan: to show, None: the record's; unit: of the loss; items: what the data is
-    of; figures: of the result, by name."""
+def train_parts(
+    parts: Parts[Of, Learning],
+    llm: LLM,
+    data: Path,
+    out: Path,
+    recipe: Recipe,
+    progress: Callable[[Progress], None],
+    *,
+    resume: bool,
+    validation: Path | None = None,
+) -> Report:
+    """Train parts for a model; see `read_conversations` for the data.
 
-    title: str
-    tag: str
-    about: str
-    argument: str
-    shape: str
-    figures: Mapping[str, str]
-    plan: str | None = None
-    unit: str = ""
-    items: str = "samples"
-
-    def text(self, record: dict[str, Any]) -> str:
-        """A Hugging Face model card: what it is, how to use it, how it was made."""
-        base, data, result = record["base"]["name"], record["data"], record["result"]
-        held_out = result["held_out"] or {}
-        rows: dict[str, Any] = {
-            "shape": self.shape,
-            "data": f"{data['file']}, {data['samples']:,} {self.items}",
-            "tokens read": f"{result['tokens']:,}",
-            "loss, first and last": f"{result['loss_first']:.4f}, {result['loss_last']:.4f}{self.unit}",
-            **self.figures,
-            **{f"held out, {name}": f"{value:.4f}" for name, value in held_out.items()},
-            **record["recipe"],
-            **{f"{name} version": value for name, value in record["versions"].items()},
-        }
-        table = "\n".join(f"| {name.replace('_', ' ')} | {value} |" for name, value in rows.items())
-        return f"""---
-base_model: {base}
-tags:
-- winnow
-- {self.tag}
----
-
-# {self.title} for {base}
-
-{self.about}.
-They fit this base model alone and are refused for others.
-
-```python
-from winnow import LLM
-
-llm = LLM("{base}", {self.argument}="DIRECTORY")
-print(llm.generate("...", plan="{self.plan or record["plan"]}")[0].text)
-```
-
-| | |
-|---|---|
-{table}
-"""
-
-
-def leave(out: Path, record: dict[str, Any], card: Card) -> Report:
-    """Write the record and a model card; the checkpoints are not needed any more."""
-    (out / "README.md").write_text(card.text(record), encoding="utf-8")
+    Args:
+        llm: the model, which stays as it is, and its tokenizer.
+        out: a new or empty directory: gets the parts, a config, a model card, `winnow.json`, `log.jsonl` and, while the
+            run lasts, a checkpoint.
+        recipe: a dataclass, see `winnow.learn.run.Recipe`; None of a `train_...`: its defaults.
+        progress: called after every step.
+        resume: go on from the last checkpoint in `out`, with the same data and recipe.
+        validation: more data, which nothing is learnt from: its figures go into the log and into the result.
+    Raises:
+        InputError: the data, the recipe or the output directory cannot be used, or the loss is no number any more.
+        ModelError: the checkpoint is damaged.
+    """
+    if not resume:
+        check_fresh(out)
+    samples = parts.read(data)
+    held_out = Samples([], {}) if validation is None else parts.read(validation)
+    about = {**samples.about, "validation": held_out.about} if held_out.about else samples.about
+    config = parts.config()
+    base = {"name": config.base, "fingerprint": config.fingerprint}
+    record = metadata(parts.plan, llm.decoder.shape.layers, base, recipe, about, libraries=LIBRARIES)
+    checkpoint = check_resumed(out, record) if resume else None
+    learner = parts.learner(config)
+    journal = Journal() if checkpoint is None else load_checkpoint(checkpoint, learner, llm.device)
+    out.mkdir(parents=True, exist_ok=True)
     write_metadata(out, record)
-    remove_checkpoints(out)
-    return Report.of(record, out)
+    run = Run(parts, learner, llm.decoder, recipe, out, journal, samples.items, held_out.items, progress)
+    record["result"] = run.all()
+    done: Any = {name: record[name] for name in ("recipe", "data", "result")}
+    parts.save(learner, dataclasses.replace(config, **done), out)  # type: ignore[type-var]
+    if parts.card is not None:
+        (out / "README.md").write_text(parts.card(config, record["result"]).text(record), encoding="utf-8")
+    write_metadata(out, record)
+    remove_checkpoints(out)  # which are not needed any more
+    return Report(record, sorted(path.name for path in out.iterdir()))

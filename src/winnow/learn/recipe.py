@@ -25,6 +25,16 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+class Seeded:
+    """What all recipes are checked for: types, and a seed that all generators take. Raises InputError."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
+
+
 @dataclass(frozen=True)
 class Lora:
     """Low-rank adapters (Hu et al., arXiv:2106.09685): the update is `alpha / rank * B A`, B and A of rank `rank`."""
@@ -52,7 +62,7 @@ class Lora:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Seeded):
     """Same recipe, data and seed: the same batches in the same order, whatever the cutoff, so that arms compare."""
 
     epochs: Positive = 1.0
@@ -88,7 +98,6 @@ class Recipe:
     lora: Lora | None = Lora()
 
     def __post_init__(self) -> None:
-        check_types(self)
-        require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
+        super().__post_init__()
         require(0 <= self.warmup < 1, f"warmup={self.warmup} is a share of the steps, from 0 to below 1")
         require(self.schedule in SCHEDULES, f"schedule {self.schedule!r} is unknown; use {', '.join(SCHEDULES)}")

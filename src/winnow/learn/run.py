@@ -5,13 +5,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from winnow.learn.journal import LOG, Journal, Resumable, save_checkpoint, start_log
+from winnow.learn.cards import Card
+from winnow.learn.journal import LOG, Journal, save_checkpoint, start_log
 from winnow.learn.labels import Sample
-from winnow.learn.samples import sample_order
+from winnow.learn.learner import Learner
+from winnow.learn.samples import Samples, sample_order
+from winnow.plan import Plan
+from winnow.runtime.decoder import Decoder
+from winnow.runtime.trained import Config
 
 Figures = dict[str, float]  # by name, "loss" among them
+Of = TypeVar("Of", bound=Config)
+Learning = TypeVar("Learning", bound=Learner)
 
 
 @dataclass(frozen=True)
@@ -31,18 +38,15 @@ class Report:
     record: dict[str, Any]
     files: list[str]
 
-    @classmethod
-    def of(cls, record: dict[str, Any], out: Path) -> "Report":
-        """Of a run that has left what it leaves."""
-        return cls(record, sorted(path.name for path in out.iterdir()))
-
 
 def silent(progress: Progress) -> None:
     """Nobody is told."""
 
 
 class Recipe(Protocol):
-    """What the loop is told by a recipe."""
+    """What the loop is told by a recipe, a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def steps(self) -> int: ...
@@ -60,46 +64,73 @@ class Recipe(Protocol):
         """The learning rate of a step, counted from 0."""
 
 
-@dataclass
-class Run:
-    """learn: takes a step, counted from 0, by `batch` samples. shown: the figures that the result has, of the first and
-    the last line of the log. progress: called after every step. judge: figures of a sample of `held_out`, of which
-    nothing is learnt, every `validate_every` steps."""
+@dataclass(frozen=True, kw_only=True)
+class Parts(Generic[Of, Learning]):
+    """What one kind of parts has of its own, for a model and with a recipe.
 
-    learner: Resumable
-    learn: Callable[[int, Sequence[Sample]], Figures]
+    plan: what they are for. read: the samples of a file. config: of the model as it is; it has the fields `recipe`,
+    `data` and `result` besides, for how they were made. learner: of parts that have learnt nothing. learn: takes a
+    step, counted from 0, by `batch` samples. shown: the figures that the result has, of the first and the last line of
+    the log. judge: figures of a sample of which nothing is learnt, every `validate_every` steps; None: there are none.
+    save: writes the trained parts. card: of them and what the run came to; None: they have none.
+    """
+
+    plan: Plan
+    read: Callable[[Path], Samples]
+    config: Callable[[], Of]
+    learner: Callable[[Of], Learning]
+    learn: Callable[[Learning, int, Sequence[Sample]], Figures]
+    shown: Sequence[str]
+    save: Callable[[Learning, Of, Path], None]
+    card: Callable[[Of, dict[str, Any]], Card] | None = None
+    judge: Callable[[Learning, Sample], Figures] | None = None
+    validate_every: int = 1
+    batch: int = 1
+
+
+@dataclass
+class Run(Generic[Learning]):
+    """held_out: samples that nothing is learnt from. progress: called after every step."""
+
+    parts: Parts[Any, Learning]
+    learner: Learning
+    decoder: Decoder
     recipe: Recipe
     out: Path
     journal: Journal
     samples: Sequence[Sample]
-    shown: Sequence[str]
+    held_out: Sequence[Sample]
     progress: Callable[[Progress], None]
-    batch: int = 1
-    judge: Callable[[Sample], Figures] | None = None
-    held_out: Sequence[Sample] = ()
-    validate_every: int = 1
     begin: float = field(default_factory=time.monotonic)
 
     def all(self) -> dict[str, Any]:
         """Take the steps that are left; returns what the run came to; seconds: of this part of a resumed run."""
-        journal, recipe = self.journal, self.recipe
+        journal, recipe, batch = self.journal, self.recipe, self.parts.batch
         start_log(self.out, journal)
-        order = islice(sample_order(len(self.samples), recipe.seed), journal.step * self.batch, None)
+        order = islice(sample_order(len(self.samples), recipe.seed), journal.step * batch, None)
         while journal.step < recipe.steps:
-            read = [self.samples[index] for index in islice(order, self.batch)]
-            journal.pending.append(self.learn(journal.step, read))
+            read = [self.samples[index] for index in islice(order, batch)]
+            with self.decoder.driving():
+                journal.pending.append(self.parts.learn(self.learner, journal.step, read))
             journal.step += 1
             journal.tokens += sum(len(each.ids) for each in read)
             if self._now(recipe.log_every):
                 self._log_step()
-            if self.judge is not None and self.held_out and self._now(self.validate_every):
-                self._log({"step": journal.step, "held_out": mean([self.judge(each) for each in self.held_out])})
+            self._judge()
             if journal.step % recipe.save_every == 0 and journal.step < recipe.steps:
                 save_checkpoint(self.out, self.learner, journal)
             last = (self._lines("loss") or [{}])[-1]
-            figures = {name: last.get(name) for name in self.shown}
+            figures = {name: last.get(name) for name in self.parts.shown}
             self.progress(Progress(journal.step, recipe.steps, journal.tokens, figures))
         return self._result()
+
+    def _judge(self) -> None:
+        """Log the figures of what is held out, where it is time."""
+        judge = self.parts.judge
+        if judge is not None and self.held_out and self._now(self.parts.validate_every):
+            with self.decoder.driving():
+                figures = mean([judge(self.learner, each) for each in self.held_out])
+            self._log({"step": self.journal.step, "held_out": figures})
 
     def _result(self) -> dict[str, Any]:
         steps, held_out = self._lines("loss"), self._lines("held_out")
@@ -107,7 +138,7 @@ class Run:
         return {
             "steps": self.journal.step,
             "tokens": self.journal.tokens,
-            **{f"{name}_{when}": line[name] for name in self.shown for when, line in ends.items()},
+            **{f"{name}_{when}": line[name] for name in self.parts.shown for when, line in ends.items()},
             "held_out": held_out[-1]["held_out"] if held_out else None,
             "seconds": time.monotonic() - self.begin,
         }

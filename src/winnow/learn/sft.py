@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
@@ -22,6 +22,8 @@ from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoint
 from winnow.learn.packed import packed_forward
 from winnow.learn.recipe import ALL_LINEAR, Lora, Recipe
 from winnow.learn.rows import segments
+from winnow.learn.run import Progress, silent
+from winnow.learn.run import Report as Made
 from winnow.learn.saving import Result, metadata, save, write_metadata
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
@@ -29,17 +31,12 @@ from winnow.policies.compute.speed import Speed
 from winnow.runtime.adapters import base_name, fingerprint, need_train_extra
 from winnow.runtime.decoder import Decoder
 
-if TYPE_CHECKING:
-    from winnow.learn.run import Progress
-
 
 @dataclass(frozen=True)
-class Report:
-    """What a run came to; record: what is in `winnow.json`; files: in the output directory."""
+class Report(Made):
+    """Of a run; result: as it is in the record."""
 
     result: Result
-    record: dict[str, Any]
-    files: list[str]
 
 
 def train_speed(
@@ -51,7 +48,7 @@ def train_speed(
     recipe: Recipe | None = None,
     *,
     resume: bool = False,
-    progress: "Callable[[Progress], None]" = lambda progress: None,
+    progress: Callable[[Progress], None] = silent,
 ) -> Report:
     """Train a model, or LoRA adapters for it, to answer under `policy`; see `read_conversations` for the data.
 
@@ -90,7 +87,7 @@ def train_speed(
         if main:
             save(out, learner, tokenizer, record)
             remove_checkpoints(out)
-    return Report(result, record, sorted(path.name for path in out.iterdir()))
+    return Report(record, sorted(path.name for path in out.iterdir()), result)
 
 
 def _learn(
@@ -102,7 +99,7 @@ def _learn(
     out: Path,
     record: dict[str, Any],
     checkpoint: Path | None,
-    progress: "Callable[[Progress], None]",
+    progress: Callable[[Progress], None],
 ) -> tuple[Result, bool]:
     """The loop itself: the result, and whether this is the process that writes files."""
     from winnow.learn.trainer import make_trainer

@@ -29,14 +29,14 @@ def _budgets(*shares: float, **others: Any) -> list[dict[str, Any]]:
     return [{"budget": Share(share), **others} for share in shares]
 
 
-# What SnapKV's authors take for long prompts whose end asks about them.
-ASKED = {"chunk": None, "local": 0, "window": 64, "kernel": 31, "pooling": "max"}
+# Of snapkv for prompts that do not end with what is asked.
+UNASKED = {"chunk": 512, "local": None, "window": 32, "kernel": 5, "pooling": "avg"}
 
 # What is tried of a policy: each stands here, or in LEFT_OUT with the reason.
 GRID: dict[str, list[dict[str, Any]]] = {
     "prompt_compression": [{}],
-    "lazyllm": [{"cumulative": [0.8, 0.6, 0.4]}, {}, {"keep": 0.6}, {"keep": 0.8}],
-    "static_prune": [{"keep": 0.5}, {"keep": 0.7}],
+    "lazyllm": [{"cumulative": [0.8, 0.6, 0.4], "kernel": 31}, {}, {"keep": 0.6}, {"keep": 0.8, "kernel": 31}],
+    "static_prune": [{"keep": 0.5, "kernel": 31}, {"keep": 0.7}],
     "fastkv": [{"keep": 0.5}, {}],
     "speed": [{"cutoff": 0.5}, {"cutoff": 0.625}, {"cutoff": 0.75}, {"cutoff": 0.875}],
     "pop": [{"cutoff": 0.75}, {"cutoff": 0.875}],
@@ -44,8 +44,8 @@ GRID: dict[str, list[dict[str, Any]]] = {
     "locret": _budgets(1 / 4, 1 / 8, 1 / 16),
     "h2o": _budgets(1 / 2, 1 / 4, decode_chunk=None),
     "snapkv": [
-        *_budgets(1 / 2, 1 / 4, 1 / 8, **ASKED),
-        *_budgets(1 / 4, 1 / 8),
+        *_budgets(1 / 2, 1 / 4, 1 / 8),
+        *_budgets(1 / 4, 1 / 8, **UNASKED),
         *_budgets(1 / 8, by_head="adaptive"),
         *_budgets(1 / 8, weigh="output"),
     ],

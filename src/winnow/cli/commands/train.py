@@ -63,7 +63,7 @@ class Heads(Training, AdapterOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Duo(Training, AdapterOptions, Command, runs="winnow.cli.train_duo:duo"):
+class Duo(Training, AdapterOptions, Command, runs="winnow.cli.train_parts:duo"):
     """Train a gate for each KV head of a model, which itself stays as it is: what `--plan duo` chooses heads by."""
 
     recipe: Annotated[GatesRecipe, Parameter(name="*")] = field(default_factory=GatesRecipe)
@@ -72,24 +72,24 @@ class Duo(Training, AdapterOptions, Command, runs="winnow.cli.train_duo:duo"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Locret(Heads, Command, runs="winnow.cli.train_heads:locret"):
+class Locret(Heads, Command, runs="winnow.cli.train_parts:locret"):
     """Train retaining heads for a model, which itself stays as it is: what `--plan locret` keeps units by."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KVzap(Heads, Command, runs="winnow.cli.train_heads:kvzap"):
+class KVzap(Heads, Command, runs="winnow.cli.train_parts:kvzap"):
     """Train heads that say what a model needs to repeat its text: what `--plan kvzap` keeps units by."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoCoCo(Training, AdapterOptions, Command, runs="winnow.cli.train_lococo:lococo"):
+class LoCoCo(Training, AdapterOptions, Command, runs="winnow.cli.train_parts:lococo"):
     """Train convolutions for a model, which itself stays as it is: what `--plan lococo` makes sums of units by."""
 
     recipe: Annotated[ConvolutionsRecipe, Parameter(name="*")] = field(default_factory=ConvolutionsRecipe)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indexer(Training, AdapterOptions, Command, runs="winnow.cli.train_indexer:indexer"):
+class Indexer(Training, AdapterOptions, Command, runs="winnow.cli.train_parts:indexer"):
     """Train indexers for a model, which itself stays as it is: what `--plan indexer` reads units by."""
 
     recipe: Annotated[IndexersRecipe, Parameter(name="*")] = field(default_factory=IndexersRecipe)

@@ -5,17 +5,16 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from winnow.evaluation.evaluate import Case, Progress, silent
+from winnow.evaluation.evaluate import Answered, Case, Progress, silent
 from winnow.evaluation.peers.base import Arm
 from winnow.evaluation.peers.process import PeerEnded, Worker
 from winnow.evaluation.peers.weights import Weights
 from winnow.runtime.llm import LLM
-from winnow.tasks.example import found
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One example answered by one arm; as `winnow.evaluation.evaluate.Record` where the names are the same.
+class Answer(Answered):
+    """One example answered by one arm.
 
     total_s: from the start of the prompt to the last token. cache_bytes, kept_units: held at the end, the latter summed
     over layers and KV heads, None where the arm does not tell. peak_bytes: the most resident memory of the arm's
@@ -23,17 +22,6 @@ class Answer:
     """
 
     arm: str
-    task: str
-    length: int
-    index: int
-    seed: int
-    depth: float | None
-    question: str
-    answers: tuple[str, ...]
-    found: tuple[bool, ...]
-    text: str
-    token_ids: tuple[int, ...]
-    score: float | None
     prompt_tokens: int
     ttft_s: float
     total_s: float
@@ -125,22 +113,13 @@ class Workers:
 
 
 def _answer(llm: LLM, arm: str, case: Case, seed: int, stop: Sequence[int], told: dict[str, Any]) -> Answer:
-    example, ids = case.example, told.pop("token_ids")
+    ids = told.pop("token_ids")
     said = ids[:-1] if ids[-1] in stop else ids
     text = "" if llm.tokenizer is None else str(llm.tokenizer.decode(said, skip_special_tokens=True))
     return Answer(
+        **case.answered(text, seed),
         arm=arm,
-        task=case.task,
-        length=case.length,
-        index=case.index,
-        seed=seed,
-        depth=case.depth,
-        question=example.question,
-        answers=example.answers,
-        found=tuple(found(expected, text) for expected in example.answers),
-        text=text,
         token_ids=tuple(ids),
-        score=case.score(example, text) if case.score else None,
         prompt_tokens=len(case.ids),
         **told,
     )

@@ -2,31 +2,24 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from winnow.evaluation.compare import Timing, distinct, mean_scores, timing
+from winnow.evaluation.compare import Scored, distinct, mean_scores, timing
 from winnow.evaluation.peers.compare import Answer
 
 FULL = "full"
 
 
 @dataclass(frozen=True)
-class PeerRow:
-    """One arm at one length; the figures are of its `examples` examples.
+class PeerRow(Scored):
+    """One arm at one length.
 
-    scores, score: as in `winnow.evaluation.compare.Row`. tokens_per_s: new tokens over the whole time of their answers.
-    cache_bytes, kept_units, peak_bytes: the most of any example. same_tokens: the share of answers that are full
-    attention's to the token. ratios: of the figures of the arm named, over the examples that both have answered.
+    tokens_per_s: new tokens over the whole time of their answers. cache_bytes, kept_units, peak_bytes: the most of any
+    example. same_tokens: the share of answers that are full attention's to the token. ratios: of the figures of the arm
+    named, over the examples that both have answered.
     """
 
     arm: str
-    length: int
-    examples: int
-    scores: dict[str, float]
-    score: float | None
-    ttft_s: Timing
-    tpot_s: Timing | None
     tokens_per_s: float
     cache_bytes: int
     kept_units: int | None
@@ -43,9 +36,6 @@ class PeerRow:
         if self.peak_bytes is not None:
             found["peak"] = float(self.peak_bytes)
         return found
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def summarise_peers(answers: Sequence[Answer], arms: Sequence[str], beside: Sequence[str]) -> list[PeerRow]:

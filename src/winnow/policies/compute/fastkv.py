@@ -33,9 +33,8 @@ class FastKV(ComputePolicy):
     depend on the chunk size. A layer with a sliding window ranks what its window holds and nothing else.
 
     The authors add up the votes of all rows of the window where this counts the last one's. They compress the units of
-    every layer, too, by the votes of the same window: join `snapkv(budget=512, chunk=None, local=0, window=8,
-    kernel=7)` for that, whose window must not be larger than this one, or any policy that scores units by projections,
-    keys or values.
+    every layer, too, by the votes of the same window: join `snapkv(budget=512, window=8, kernel=7, pooling='avg')` for
+    that, whose window must not be larger than this one, or any policy that scores units by projections, keys or values.
 
     Source: Jo et al., FastKV, arXiv:2502.01068; the authors' code, whose layer (15 of 32 is the last with all tokens),
     share, window and kernel are the defaults.

@@ -46,11 +46,11 @@ class SnapKV(Budgeted):
     """
 
     budget: Count = 1024
-    chunk: Count | None = 512
-    window: Count = 32
-    kernel: int = 5
-    pooling: Literal["avg", "max"] = "avg"
-    local: Natural | None = None
+    chunk: Count | None = None
+    window: Count = 64
+    kernel: int = 31
+    pooling: Literal["avg", "max"] = "max"
+    local: Natural | None = 0
     positions: Positions = "original"
     decode_chunk: Count | None = None
     by_layer: ByLayer = "uniform"
