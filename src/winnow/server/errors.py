@@ -101,7 +101,7 @@ def no_such_path(request: Request) -> ApiError:
 
 
 def _place_of(request: Request) -> str:
-    """A request's path without its first slash: with it, it could be one of this machine, which messages do not name."""
+    """A request's path without its first slash, with which it could be one of this machine: messages name none."""
     return request.url.path.lstrip("/") or "/"
 
 
