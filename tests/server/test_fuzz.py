@@ -112,8 +112,8 @@ def test_what_schemathesis_makes_of_its_schema(llm, tmp_path, examples, seconds,
     st = shutil.which("st", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     if st is None:
         pytest.skip("schemathesis is not installed (extra 'dev')")
-    asked = ("-c", CHECKS, "-m", "all", "-n", str(examples), "--phases", "coverage,fuzzing", "--seed", "1", "--max-time",
-             str(seconds), "--generation-allow-x00", "false", "-H", "Authorization: Bearer secret")  # fmt: skip
+    asked = ("-c", CHECKS, "-m", "all", "-n", str(examples), "--max-time", str(seconds), "--seed", "1", "--phases",
+             "coverage,fuzzing", "--generation-allow-x00", "false", "-H", "Authorization: Bearer secret")  # fmt: skip
     with served(llm, "tiny", Settings(api_key=("secret",), **LIMITS)) as (url, service):
         done = subprocess.run(
             [st, "run", f"{url}/openapi.json", *asked],
