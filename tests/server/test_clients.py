@@ -3,45 +3,95 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from recipes.screens import served
 
 from lm_eval_tasks import write_tasks
-from winnow import SamplingParams
+from tiny import tiny_model
+from tokenizers_for_tests import byte_tokenizer
+from winnow import LLM, SamplingParams
+from winnow.server.settings import Settings
 
 SCRIPT = Path(__file__).with_name("client.cjs")
 
 
-def test_lm_eval_finds_over_http_what_it_finds_in_process(live, llm, tmp_path, monkeypatch):
-    """Choices, answers and whole texts, the tokenizer asked of the server; also where prompts come several at once."""
+@pytest.fixture
+def tasks(tmp_path, monkeypatch):
+    """`choose`, `answer` and `roll`, and the key that lm_eval's clients send."""
     pytest.importorskip("lm_eval", reason="lm_eval is not installed (extra 'eval')")
     pytest.importorskip("tenacity", reason="lm_eval's client of servers lacks tenacity: pip install 'lm_eval[api]'")
+    from winnow.evaluation.harness_run import load_tasks
+
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")  # of requests; auth_token is for the tokenizer's paths
+    return load_tasks(["choose", "answer", "roll"], include_path=write_tasks(tmp_path))
+
+
+def evaluated(tasks, model, **more):
+    """lm_eval's report, and what the model answered to each document of each task."""
     import lm_eval
 
-    from winnow.evaluation.harness_run import load_tasks, run_tasks
+    report = lm_eval.simple_evaluate(
+        model=model, tasks=tasks.built, task_manager=tasks.manager, bootstrap_iters=0, **more
+    )
+    answers = {(task, each["doc_id"]): each for task, samples in report["samples"].items() for each in samples}
+    return report["results"], answers
+
+
+def over_http(url, path="completions", **more):
+    place = {"base_url": f"{url}/v1/{path}", "auth_token": "secret"}
+    return {"model_args": {"model": "tiny", "max_length": 2000} | place | more}
+
+
+def test_lm_eval_finds_over_http_what_it_finds_in_process(live, llm, tasks):
+    """Choices, answers and whole texts, the tokenizer asked of the server; also where prompts come several at once.
+
+    What is chosen and answered is the same. Likelihoods differ by rounding: in process a continuation is fed in decode
+    steps, and the last token of a text not at all, where a server computes all of it as a prompt.
+    """
+    from winnow.evaluation.harness import PlannedLM
 
     url, _ = live
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")  # of requests; auth_token is for the tokenizer's paths
-    tasks = load_tasks(["choose", "answer", "roll"], include_path=write_tasks(tmp_path))
-    [expected] = run_tasks(llm, ["full"], tasks)
+    expected, answers = evaluated(tasks, PlannedLM(llm, "full"))
     for more in ({}, {"num_concurrent": 3, "max_retries": 1}, {"batch_size": 2}):
-        given = {"model": "tiny", "base_url": f"{url}/v1/completions", "auth_token": "secret", "max_length": 2000}
-        found = lm_eval.simple_evaluate(
-            model="local-completions",
-            model_args=given | more,
-            tasks=tasks.built,
-            task_manager=tasks.manager,
-            bootstrap_iters=0,
-        )
-        for task, metrics in (
-            ("choose", ["acc"]),
-            ("answer", ["exact_match"]),
-            ("roll", ["word_perplexity", "bits_per_byte"]),
-        ):
-            for metric in metrics:
-                mine, its = (each[task][f"{metric},none"] for each in (found["results"], expected.report["results"]))
-                assert mine == pytest.approx(its, rel=1e-5), (more, task, metric)
+        found, given = evaluated(tasks, "local-completions", **over_http(url, **more))
+        assert found["choose"]["acc,none"] == expected["choose"]["acc,none"]
+        assert found["answer"]["exact_match,none"] == expected["answer"]["exact_match,none"]
+        for key in answers:
+            if key[0] == "answer":
+                assert given[key]["resps"] == answers[key]["resps"]
+        for metric in ("word_perplexity,none", "bits_per_byte,none"):
+            assert found["roll"][metric] == pytest.approx(expected["roll"][metric], rel=1e-6), (more, metric)
+
+
+def test_likelihoods_over_http_are_to_the_bit_those_of_the_same_prompts(tasks):
+    """On a deterministic model, beside others: neither the company nor JSON costs a digit."""
+    llm = LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=16, deterministic=True)
+    with served(llm, "tiny", Settings(api_key=("secret",))) as (url, _):
+        _, given = evaluated(tasks, "local-completions", **over_http(url, num_concurrent=3))
+    chosen = [each for (task, _), each in given.items() if task == "choose"]
+    assert len(chosen) == 3
+    for each in chosen:
+        for (context, continuation), [(found, _)] in zip(each["arguments"], each["resps"], strict=True):
+            before, ids = llm.token_ids(context), llm.token_ids(context + continuation)
+            params = SamplingParams(max_tokens=1, prompt_logprobs=1)
+            said = llm.generate([ids], params)[0].prompt_logprobs
+            assert found == sum(said[place][ids[place]] for place in range(len(before), len(ids)))
+
+
+def test_lm_evals_chats(live, llm, tasks):
+    """Its client of chats sends messages, which the server renders; in process lm_eval has them rendered."""
+    from winnow.evaluation.harness import PlannedLM
+
+    url, _ = live
+    asked = replace(tasks, built=[task for task in tasks.built if task.config.task == "answer"])
+    _, expected = evaluated(asked, PlannedLM(llm, "full"), apply_chat_template=True)
+    more = over_http(url, "chat/completions", num_concurrent=2)
+    _, given = evaluated(asked, "local-chat-completions", apply_chat_template=True, **more)
+    assert {key: each["resps"] for key, each in given.items()} == {key: each["resps"] for key, each in expected.items()}
+    assert any(each["resps"] != [[""]] for each in given.values())
 
 
 def test_openais_client_for_node(live, llm):

@@ -4,15 +4,19 @@ import http.client
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
 import sys
 
+import openai
 import pytest
 from bodies import VALID, hostile
+from recipes.screens import served
 
 from http_calls import ask, quiet
+from winnow.server.settings import Settings
 
 FEW, ALL, TOGETHER = 400, 10_000, 100
 BATCHES = [pytest.param(at, marks=() if at < FEW else pytest.mark.full) for at in range(0, ALL, TOGETHER)]
@@ -96,17 +100,35 @@ def test_connections_that_are_cut(live):
     assert connection.getresponse().status == 200
 
 
-def test_what_schemathesis_makes_of_its_schema(live, tmp_path):
-    """As many requests as it makes in a while, by all that it knows to be wrong: none is an error of the server's."""
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+
+
+@pytest.mark.parametrize(
+    ("amount", "least"),
+    [
+        (("-n", "3", "--max-time", "6"), 1),
+        pytest.param(("-n", "400", "--max-time", "500"), 5000, marks=pytest.mark.full),
+    ],
+)
+def test_what_schemathesis_makes_of_its_schema(llm, tmp_path, amount, least):
+    """As many requests as it makes in a while, by all that it knows to be wrong: none is an error of the server's, and
+    every answer is what the schema says. least: how many cases there have to be."""
     st = shutil.which("st", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     if st is None:
         pytest.skip("schemathesis is not installed (extra 'dev')")
-    url, service = live
-    asked = ("-c", "not_a_server_error", "-m", "all", "-n", "3", "--phases", "coverage,fuzzing", "--max-time", "6",
-             "--seed", "1", "--generation-allow-x00", "false", "-H", "Authorization: Bearer secret")  # fmt: skip
-    done = subprocess.run(
-        [st, "run", f"{url}/openapi.json", *asked], capture_output=True, text=True, timeout=120, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert " passed" in done.stdout
-    assert quiet(service, 20)
+    asked = (*amount, "-c", CHECKS, "-m", "all", "--seed", "1", "--phases", "coverage,fuzzing",
+             "--generation-allow-x00", "false", "-H", "Authorization: Bearer secret")  # fmt: skip
+    with served(llm, "tiny", Settings(api_key=("secret",), **LIMITS)) as (url, service):
+        done = subprocess.run(
+            [st, "run", f"{url}/openapi.json", *asked],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stdout[-3000:]
+        made, passed = map(int, re.search(r"(\d+) generated, (\d+) passed", done.stdout).groups())
+        assert made == passed >= least
+        assert quiet(service, 20)
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="secret") as client:
+            assert client.completions.create(**GOOD, model="tiny").choices

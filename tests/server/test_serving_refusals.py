@@ -125,8 +125,14 @@ def test_a_body_of_another_type_is_not_read(app):
 
 
 def test_paths_and_methods(app):
-    assert error(ask(app, "/v1/nosuch"), 404)["code"] == "not_found"
-    assert error(ask(app, COMPLETIONS), 405)["code"] == "method_not_allowed"
+    for path in ("/v1/responses", "/chat/completions"):  # no part of this server, and an address without its /v1
+        found = error(ask(app, path, {}), 404)
+        assert found["code"] == "not_found"
+        assert found["message"].startswith(f"there is no {path[1:]} here; v1/completions and v1/chat/completions are")
+    found = error(ask(app, COMPLETIONS), 405)
+    assert found["code"] == "method_not_allowed"
+    assert found["message"].startswith("v1/completions takes no GET;")
+    assert error(ask(app, "/", PROMPT), 405)["message"].startswith("/ takes no POST;")
     found = error(ask(app, COMPLETIONS, {**PROMPT, "model": "gpt-5"}), 404)
     assert (found["code"], found["param"]) == ("model_not_found", "model")
     assert error(ask(app, "/v1/models/some/other"), 404)["code"] == "model_not_found"

@@ -12,8 +12,8 @@ from winnow import __version__
 from winnow.server.answering import respond
 from winnow.server.doors import add_doors
 from winnow.server.errors import ApiError, invalid, unanswerable
-from winnow.server.events import GO_ON
-from winnow.server.fields import ChatBody, ChatOn, CompletionBody, CompletionOn, DetokenizeBody, TokenizeBody
+from winnow.server.events import GO_ON, STREAM
+from winnow.server.fields import ChatBody, ChatOn, CompletionBody, CompletionOn, DetokenizeBody, Failure, TokenizeBody
 from winnow.server.going_on import going_on
 from winnow.server.page import page
 from winnow.server.prompts import chat_requests, completion_requests, detokenized, tokens_of
@@ -21,10 +21,14 @@ from winnow.server.service import Service
 from winnow.server.spelling import Spelling
 from winnow.server.views import ChatView, CompletionView
 
+FAILURES: dict[int | str, dict[str, Any]] = {"default": {"model": Failure, "description": "An error"}}
+STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {STREAM: {}}}}  # as well as JSON
+PLAIN: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
+
 
 def new_app(service: Service) -> FastAPI:
     """The application over a service. Raises InputError where its model has no tokenizer."""
-    app = FastAPI(title="Winnow", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Winnow", version=__version__, docs_url=None, redoc_url=None, responses=FAILURES)
     _add_completions(app, service)
     _add_models(app, service)
     _add_tokens(app, service)
@@ -55,11 +59,11 @@ def _add_completions(app: FastAPI, service: Service) -> None:
         view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)
         return await respond(service, body, view, http, deadline)
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", responses=STREAMED)
     async def completions(body: CompletionBody, http: Request) -> Response:
         return await complete(body, http)
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", responses=STREAMED)
     async def chat(body: ChatBody, http: Request) -> Response:
         return await talk(body, http)
 
@@ -109,7 +113,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=Response, responses=PLAIN)
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -86,10 +86,23 @@ def failed(error: BaseException) -> ApiError:
 
 def unanswerable(request: Request, error: HTTPException) -> ApiError:
     """What the framework refused before anybody looked at it."""
+    if error.status_code == 404:
+        return no_such_path(request)
     message = "the body cannot be read as JSON" if error.status_code == 400 else str(error.detail)
-    if error.status_code in (404, 405):
-        message = f"{request.method} {request.url.path}: {message}"
+    if error.status_code == 405:
+        message = f"{_place_of(request)} takes no {request.method}; /openapi.json says what each path takes"
     return ApiError(error.status_code, message, code=CODES.get(error.status_code), headers=error.headers)
+
+
+def no_such_path(request: Request) -> ApiError:
+    """A client has the wrong address, or wants a part of OpenAI's API that is not here."""
+    message = f"there is no {_place_of(request)} here; v1/completions and v1/chat/completions are, and what"
+    return ApiError(404, f"{message} /openapi.json names", code=CODES[404])
+
+
+def _place_of(request: Request) -> str:
+    """A request's path without its first slash, with which it could be one of this machine: messages name none."""
+    return request.url.path.lstrip("/") or "/"
 
 
 def out_of_memory(error: BaseException) -> bool:

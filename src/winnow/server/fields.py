@@ -107,9 +107,11 @@ def _biases(given: Any) -> Any:
     raise ValueError('must be token ids with biases, such as {"17": -100}')
 
 
+Texts = Annotated[list[str], Field(min_length=1)]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Prompts = Annotated[
     list[str | list[int]],
-    PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+    PlainValidator(_prompts, json_schema_input_type=str | Texts | Ids | Annotated[list[Ids], Field(min_length=1)]),
 ]
 Biases = Annotated[dict[int, float], Field(max_length=1024), BeforeValidator(_biases)]
 Stops = str | Annotated[list[str], Field(max_length=16)]
@@ -184,3 +186,18 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     model: str | None = None
     tokens: list[int]
+
+
+class Reason(BaseModel):
+    """What is wrong, and with which field; code: OpenAI's word where it has one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Failure(BaseModel):
+    """Every answer that is an error, and the last event of a stream that fails."""
+
+    error: Reason

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from winnow.server.attempt import Attempt
 from winnow.server.doors import Door, add_doors
-from winnow.server.errors import ApiError, failed, unanswerable
+from winnow.server.errors import ApiError, failed, no_such_path, unanswerable
 from winnow.server.events import END, GO_ON, LEFT, STREAM, event, is_ending, unless_gone
 from winnow.server.labelled import PREFIX, labelled
 from winnow.server.passage import Passage
@@ -51,7 +51,7 @@ class Front:
         except ClientDisconnect:
             return LEFT
         if not _is_open(asked.path):
-            raise ApiError(404, f"{http.method} {http.url.path}: Not Found", code="not_found")
+            raise no_such_path(http)
         reply = await unless_gone(http.receive, self._begun(asked))
         return LEFT if reply is None else reply
 
