@@ -76,7 +76,7 @@ class Replica:
         names = ("device", "dtype", "weights", "prefill_chunk", "deterministic")
         plan = None if options.plan is None else Plan.parse(options.plan)
         llm = LLM(options.model, plan=plan, **{name: getattr(options, name) for name in names})
-        settings = replace(options.server, api_key=(), allow_origin=(), max_body_mib=2.0**30)
+        settings = replace(options.server, api_key=(), allow_origin=(), max_body_mib=2.0**30, max_connections=2**30)
         name = settings.served_model_name or Path(options.model).name
         self._service = Service(llm, settings, name, fronted=True)
         self._app = new_app(self._service)
