@@ -23,7 +23,7 @@ class Served(PlansOptions, OutOptions):
     model: Annotated[str | None, Parameter(alias="-m", group=MODEL)] = None
     """A .gguf file, a directory, a hub id, "smollm2" (the default where installed), or "needle". With --url: what the
     server calls it, where requests have to say."""
-    serve: Annotated[str, Parameter(group=SERVER)] = ""
+    serve: Annotated[str, Parameter(group=SERVER, allow_leading_hyphen=True)] = ""
     """What `winnow serve` is told besides, such as "--deterministic --max-sequences 32"."""
     url: Annotated[str | None, Parameter(group=SERVER)] = None
     """A server that runs already, such as http://127.0.0.1:8080; no plan is sent unless --plan says one."""
@@ -81,7 +81,7 @@ class Memory(Served, Command, runs="benchmarks.load.command:memory"):
     Without --plan: full attention and plans of every kind.
     """
 
-    serve: Annotated[str, Parameter(group=SERVER)] = "--retain-mib 0"
+    serve: Annotated[str, Parameter(group=SERVER, allow_leading_hyphen=True)] = "--retain-mib 0"
     """What `winnow serve` is told besides: what it retains is memory, too."""
     requests: AtLeast1 = 2000
     """After those of the warm-up."""

@@ -88,13 +88,15 @@ def arriving(options: Arriving) -> int:
 def memory(options: Memory) -> int:
     """Ask much, and look at the server's memory; returns the exit code."""
     _check_range("--length", options.length)
+    if options.url is not None and options.pid is None:
+        raise InputError("the memory of a server that runs already is that of its process: say its --pid, too")
     rounds: list[Round] = []
     whole, rest = divmod(options.requests, options.every)
     counts = [options.warmup, *[options.every] * whole, *([rest] if rest else [])]
     mix = Mix(options.length, options.new, options.aborts, options.together)
     with Meter("requests", sum(counts)) as meter, interruptible(), _asked(options, MIXED) as (server, prompts):
         if server.resident() is None:
-            raise InputError("the server's memory cannot be seen: say its --pid, on this machine, with Linux")
+            raise InputError("the server's memory cannot be seen; that needs Linux, and a --pid of this machine")
         for each in measure_memory(server, prompts, mix, counts, meter.advance):
             rounds.append(each)
     figures = {

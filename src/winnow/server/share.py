@@ -10,7 +10,7 @@ from winnow.engine.pace import Pace
 from winnow.engine.request import Output
 
 TIMES = 2.0  # what a step may take, over what it takes without tokens of prompts
-LEAST = 8  # tokens of prompts that a step may always have: fewer would hardly make it shorter
+LEAST = 4  # tokens of prompts that a step may always have: a tile of rows, of which fewer take as long
 LOOKED_AT = 9  # steps without tokens of prompts, of which the median counts
 
 
