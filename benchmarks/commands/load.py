@@ -26,7 +26,8 @@ class Served(PlansOptions, OutOptions):
     serve: Annotated[str, Parameter(group=SERVER, allow_leading_hyphen=True)] = ""
     """What `winnow serve` is told besides, such as "--deterministic --max-sequences 32"."""
     url: Annotated[str | None, Parameter(group=SERVER)] = None
-    """A server that runs already, such as http://127.0.0.1:8080; no plan is sent unless --plan says one."""
+    """A server that runs already, such as http://127.0.0.1:8080; no plan is sent unless --plan says one. What it keeps
+    of prompts makes it answer the same ones faster the second time."""
     pid: Annotated[AtLeast1 | None, Parameter(group=SERVER)] = None
     """Its process, whose memory is looked at, with those below it."""
     fields: Annotated[str | None, Parameter(group=SERVER)] = None

@@ -31,8 +31,9 @@ class Heard:
     """What a client got, and when, on the clock of `time.perf_counter`.
 
     asked_s: when it first asked; times: of every piece of text; ended_s: when the stream had ended. refused: how many
-    times it was told to come back. prompt, new: tokens, where the server says. finish: OpenAI's reason. problem: what
-    went wrong; left: whether the client has gone away on purpose.
+    times it was told to come back. prompt, cached, new: tokens, where the server says; cached ones are those of the
+    prompt that it had computed before. finish: OpenAI's reason. problem: what went wrong; left: whether the client has
+    gone away on purpose.
     """
 
     wanted: Wanted
@@ -42,6 +43,7 @@ class Heard:
     ended_s: float = 0.0
     refused: int = 0
     prompt: int = 0
+    cached: int = 0
     new: int = 0
     finish: str | None = None
     problem: str | None = None
@@ -122,6 +124,7 @@ def _take(heard: Heard, event: dict[str, Any]) -> None:
         return
     if (usage := event.get("usage")) is not None:
         heard.prompt, heard.new = usage["prompt_tokens"], usage["completion_tokens"]
+        heard.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     for choice in event.get("choices", ()):
         if choice.get("text"):
             heard.text += choice["text"]

@@ -51,7 +51,8 @@ def streams(options: Streams) -> int:
         looks.append(server.resident())
         heard += ask_all(server.url, wanted, options.rate, options.seed, meter.advance)
         looks.append(server.resident())
-        alone += ask_alone(server.url, prompts.draw.sample(wanted, again), meter.advance)
+        asked_again = map(prompts.apart, prompts.draw.sample(wanted, again))
+        alone += ask_alone(server.url, asked_again, meter.advance)
     rows = summarise_streams(heard, alone) if heard else []
     together, each = (span(heard) if heard else None), (one_at_a_time(alone) if alone else None)
     figures = {
@@ -120,12 +121,12 @@ def _asked(options: Served, plans: Sequence[str]) -> Iterator[tuple[Server, Prom
             raise InputError("--pid is of a server that runs already; say its --url, too")
         sent = [str(each) for each in parse_plans(options.plan, plans)]
         with started([options.model or default_model(), *told]) as server:
-            yield server, learn(server.url, fields, sent, options.seed)
+            yield server, learn(server.url, fields, sent, True, options.seed)
         return
     if told and options.serve != type(options).serve:
         raise InputError("--serve is for a server that is started; with --url leave it out")
     sent = [str(each) for each in parse_plans(options.plan)] if options.plan else []
-    yield Server(options.url.rstrip("/"), options.pid), learn(options.url, fields, sent, options.seed)
+    yield Server(options.url.rstrip("/"), options.pid), learn(options.url, fields, sent, False, options.seed)
 
 
 def _fields(options: Served) -> dict[str, Any]:

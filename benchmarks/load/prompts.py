@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.load.client import Heard, Wanted, client_of, follow
@@ -15,10 +15,12 @@ PROBE = 4000  # characters from which one learns how many a token has
 
 @dataclass
 class Prompts:
-    """Draws requests. fields: of every body. plans: none is sent where there are none."""
+    """Draws requests. fields: of every body. plans: none is sent where there are none. salts: whether the server knows
+    cache_salt, by which nothing is gone on from that another request has computed."""
 
     fields: dict[str, Any]
     plans: Sequence[str]
+    salts: bool
     characters: float  # of a token
     draw: random.Random
     drawn: int = 0
@@ -34,15 +36,20 @@ class Prompts:
         plan = {"plan": self.plans[number // 2 % len(self.plans)]} if self.plans else {}
         return Wanted(number, kind, {**body, **plan, **self.fields})
 
+    def apart(self, wanted: Wanted) -> Wanted:
+        """The same request, of which the server has computed nothing yet."""
+        salt = {"cache_salt": f"apart {wanted.number}"} if self.salts else {}
+        return replace(wanted, body={**wanted.body, **salt})
+
     def each_plan(self, new: int) -> Iterator[Wanted]:
         """Short requests, two of every plan, to be asked before anything is measured."""
         for _ in range(2 * max(1, len(self.plans))):
             yield self.wanted("warm-up", (32, 64), new)
 
 
-def learn(url: str, fields: dict[str, Any], plans: Sequence[str], seed: int) -> Prompts:
+def learn(url: str, fields: dict[str, Any], plans: Sequence[str], salts: bool, seed: int) -> Prompts:
     """Ask once, to see how many characters a token has. Raises InputError with what the server says where it cannot."""
-    prompts = Prompts(fields, plans, 1.0, random.Random(seed))
+    prompts = Prompts(fields, plans, salts, 1.0, random.Random(seed))
     probe = prompts.wanted("probe", (PROBE, PROBE), 1)
     heard = asyncio.run(_once(url, probe))
     if not heard.complete or not heard.prompt:

@@ -14,10 +14,11 @@ from winnow.evaluation.evaluate import Progress
 
 @dataclass(frozen=True)
 class Span:
-    """Requests and what they took together: new tokens, and seconds from the first question to the last answer."""
+    """Requests, and what they took: new tokens, and seconds. cached: tokens of prompts that were not computed."""
 
     requests: int
     tokens: int
+    cached: int
     seconds: float
 
     @property
@@ -81,15 +82,18 @@ async def _one(client: httpx2.AsyncClient, wanted: Wanted, done: Progress) -> He
 
 
 def span(heard: Sequence[Heard]) -> Span:
-    """Of requests that were asked at any times."""
+    """Of requests that were asked at any times, from the first question to the last answer."""
     first, last = min(each.asked_s for each in heard), max(each.ended_s for each in heard)
-    return Span(len(heard), sum(each.tokens for each in heard), last - first)
+    return _span(heard, last - first)
 
 
 def one_at_a_time(heard: Sequence[Heard]) -> Span:
     """Of requests of which none had company; what passed between them is left out."""
-    seconds = sum(each.ended_s - each.asked_s for each in heard)
-    return Span(len(heard), sum(each.tokens for each in heard), seconds)
+    return _span(heard, sum(each.ended_s - each.asked_s for each in heard))
+
+
+def _span(heard: Sequence[Heard], seconds: float) -> Span:
+    return Span(len(heard), sum(each.tokens for each in heard), sum(each.cached for each in heard), seconds)
 
 
 def is_same(heard: Heard, alone: dict[int, str]) -> bool | None:

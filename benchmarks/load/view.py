@@ -63,6 +63,8 @@ def streams_table(
     if together is not None and alone is not None:
         ratio = together.tokens_per_s / alone.tokens_per_s
         lines[0] += f", {alone.tokens_per_s:.1f} one at a time: {ratio:.2f} times that"
+        if alone.cached:
+            lines[0] += f", where {alone.cached:,} tokens of prompts had been computed before"
     if None not in resident:
         lines.append(f"resident memory: {' before, '.join(size(each or 0) for each in resident)} after")
     lines += [f"{count} times: {problem}" for problem, count in problems.items()]

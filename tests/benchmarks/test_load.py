@@ -33,7 +33,7 @@ def reply(status, body, *headers):
     return "\r\n".join(lines).encode() + body
 
 
-USAGE = {"usage": {"prompt_tokens": 5, "completion_tokens": 3}}
+USAGE = {"usage": {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}}
 WHOLE = reply(200, piece("a") + piece("b") + piece("c", "length", **USAGE) + b"data: [DONE]\n\n")
 FULL = reply(429, b'{"error": {}}', "retry-after: 0")
 ENDS = {
@@ -77,7 +77,8 @@ def test_how_a_stream_ends(name):
     assert (heard.problem, heard.complete, heard.left) == (problem, problem is None, False)
     assert heard.refused == len(replies) - 1
     if problem is None:
-        assert (heard.text, heard.finish, heard.prompt, heard.tokens, len(heard.gaps)) == ("abc", "length", 5, 3, 2)
+        assert (heard.text, heard.finish, len(heard.gaps)) == ("abc", "length", 2)
+        assert (heard.prompt, heard.cached, heard.tokens) == (5, 2, 3)
         assert heard.asked_s < heard.times[0] <= heard.ended_s
 
 
@@ -161,7 +162,7 @@ def test_an_arrival_is_compared_with_what_was_before_it():
 def test_streams(bench, tiny, forks, tmp_path):
     """More than the server takes at once: they come back until they are let in, and none is lost or mixed up."""
     out = tmp_path / "streams.json"
-    told = "--deterministic --max-sequences 3 --max-queue 2"
+    told = "--deterministic --prefill-chunk 16 --max-sequences 3 --max-queue 2"
     result = bench("load", "streams", "-m", tiny, "--streams", 14, "--long", 2, "--length", 100, 200, "--new", 12,
                    "--serve", told, *PLANS, "--out", out)  # fmt: skip
     assert result.code == 0, result.err
@@ -176,6 +177,7 @@ def test_streams(bench, tiny, forks, tmp_path):
     assert {each["plan"] for each in document["records"]} == set(PLANS[1::2])
     assert all(100 <= each["prompt"] <= 200 for each in document["records"] if each["kind"] == "long")
     assert document["together"]["tokens"] == document["one_at_a_time"]["tokens"] == 16 * 12
+    assert document["one_at_a_time"]["cached"] == 0  # nothing was gone on from: it is an answer of its own
     assert len(document["resident"]) == 2
     assert all(heading.split("\n")[0] in result.out for heading in STREAMS)
 
