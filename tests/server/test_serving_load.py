@@ -127,6 +127,19 @@ def test_a_full_queue_says_when_to_come_back(new):
     assert ask(app, COMPLETIONS, SHORT).status == 200
 
 
+def test_what_has_to_come_back_is_not_even_encoded(new, monkeypatch):
+    service, app = new(max_sequences=1, max_queue=1)
+    encoded = []
+    monkeypatch.setattr("winnow.server.prompts.rendered", lambda llm, messages: encoded.append(messages))
+    monkeypatch.setattr("winnow.server.prompts._encoded", lambda llm, prompt, index: encoded.append(prompt))
+    monkeypatch.setattr(type(service.engine), "waiting", 1)
+    talk = {"messages": [{"role": "user", "content": "a"}]}
+    for path, body in ((COMPLETIONS, SHORT), (CHAT, talk)):
+        assert ask(app, path, body).json["error"]["code"] == "queue_full"
+    assert ask(app, COMPLETIONS, {**SHORT, "prompt": ["a", "b"]}).json["error"]["param"] == "prompt"
+    assert encoded == []
+
+
 def test_no_more_than_so_many_are_open_at_once(new):
     service, app = new(max_connections=2, max_queue=8)
 

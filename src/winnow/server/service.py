@@ -101,18 +101,22 @@ class Service:
         """The result of what takes a while and needs no loop."""
         return await asyncio.get_running_loop().run_in_executor(self._aside, functools.partial(work, *given, **named))
 
-    def begin(self, requests: Sequence[Request], fields: Sequence[str]) -> Answers:
-        """Queue checked requests. Raises ApiError where there is no room: now, or ever."""
+    def check_queue(self, count: int) -> None:
+        """Raise ApiError where so many requests cannot wait: now, or ever."""
         most = self.settings.max_queue
-        if len(requests) > most:
-            raise ApiError(400, f"{len(requests)} prompts are more than may wait ({most}); send fewer", param="prompt")
-        if self.engine.waiting + len(requests) > most:
+        if count > most:
+            raise ApiError(400, f"{count} prompts are more than may wait ({most}); send fewer", param="prompt")
+        if self.engine.waiting + count > most:
             raise ApiError(
                 429,
                 f"{self.engine.waiting} requests wait already; come back in a moment",
                 code="queue_full",
                 headers={"Retry-After": str(RETRY_S)},
             )
+
+    def begin(self, requests: Sequence[Request], fields: Sequence[str]) -> Answers:
+        """Queue checked requests. Raises ApiError where there is no room: now, or ever."""
+        self.check_queue(len(requests))
         try:
             answers = self.background.answers(requests)
         except CapacityError as error:
