@@ -41,6 +41,9 @@ def serve(options: Serve) -> int:
 
 def load_service(options: Serve, *, fronted: bool = False) -> "Service":
     """The model as a service. Raises what loading it raises."""
+    from winnow.server.primitives import keep_few_primitives
+
+    keep_few_primitives()
     from winnow.server.service import Service
 
     plan = None if options.plan is None else parse_plan(options.plan)

@@ -70,8 +70,10 @@ class Replica:
         from winnow.plan import Plan
         from winnow.runtime.llm import LLM
         from winnow.server.app import new_app
+        from winnow.server.primitives import keep_few_primitives
         from winnow.server.service import Service
 
+        keep_few_primitives()
         torch.set_num_threads(options.threads)
         names = ("device", "dtype", "weights", "prefill_chunk", "deterministic")
         plan = None if options.plan is None else Plan.parse(options.plan)
