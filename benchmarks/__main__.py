@@ -26,6 +26,7 @@ BENCHMARKS = {
     "arrival": ("engine:Arrival", "A long prompt that arrives while others decode: gaps and time to first token."),
     "turns": ("engine:Turns", "Time to the first token of every turn of a chat over a document."),
     "replicas": ("engine:Replicas", "Streams of several replicas while one is killed, or a node goes away."),
+    "load": ("load:app", "A server under load: streams at once, a long prompt that comes, memory after many."),
     "attention": ("engine:Attention", "What attention takes of a step, by how units are held."),
     "mapped": ("engine:Mapped", "A context in files, in a part of memory that it is larger than."),
     "forks": ("engine:Forks", "Memory of many samples of one prompt."),

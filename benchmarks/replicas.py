@@ -164,7 +164,7 @@ def nodes(options: dict[str, Any]) -> Iterator[Cluster]:
 def _lose(made: Any, node: Any) -> None:
     """Remove a node as if its machine had lost power: what ran on it would notice only after some seconds."""
     [raylet] = node.all_processes["raylet"]
-    below = _below(raylet.process.pid)
+    below = descendants(raylet.process.pid)
     made.remove_node(node, allow_graceful=False)
     for pid in below:
         with suppress(ProcessLookupError):
@@ -173,15 +173,15 @@ def _lose(made: Any, node: Any) -> None:
 
 def _kill(ancestor: int, named: str) -> None:
     """Kill the first process of that name below this one."""
-    for pid in sorted(_below(ancestor)):
+    for pid in sorted(descendants(ancestor)):
         if named in (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " "):
             os.kill(pid, signal.SIGKILL)
             return
     raise LookupError(f"no process {named}")
 
 
-def _below(ancestor: int) -> set[int]:
-    """Its children, and theirs."""
+def descendants(ancestor: int) -> set[int]:
+    """Of a process: its children, and theirs."""
     parents = {}
     for place in Path("/proc").glob("[0-9]*"):
         try:

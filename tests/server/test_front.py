@@ -30,16 +30,17 @@ class Process:
 
 
 @asynccontextmanager
-async def answering(*replies):
-    """A front of workers that each say the same to everybody, and the requests that they have had."""
+async def answering(*replies, **settings):
+    """A front of workers that each say the same to everybody, None: nothing; and the requests that they have had."""
     had, servers = [], []
     workers = Workers((), b"", "token", len(replies))
 
     def server(reply):
         async def said(reader, writer):
             had.append((await reader.readuntil(b"\r\n\r\n")).decode())
-            writer.write(reply)
-            writer.close()
+            if reply is not None:
+                writer.write(reply)
+                writer.close()
 
         return asyncio.start_server(said, "127.0.0.1", 0)
 
@@ -48,7 +49,7 @@ async def answering(*replies):
         port = servers[-1].sockets[0].getsockname()[1]
         workers._ready[number] = Worker(number, Process(), {"port": port})
     workers._any.set()
-    yield new_front_app(Front(workers, Settings())), workers, had
+    yield new_front_app(Front(workers, Settings(**settings))), workers, had
     for each in servers:
         each.close()
     await workers._client.aclose()
@@ -197,3 +198,45 @@ def test_who_waits_for_a_replica_is_told_of_the_end():
 
     with pytest.raises(ApiError, match="the server ended"):
         asyncio.run(asked())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_time_that_an_answer_may_take_begins_once(stream):
+    """The replica goes away in the middle; the other one says nothing, and would have all the time anew."""
+    begun = EVENTS.replace(b"data: [DONE]\n\n", b"")
+    head = b"content-type: text/event-stream\r\n" if stream else b""
+    broken = b"HTTP/1.1 200 OK\r\n" + head + b"content-length: 1000\r\n\r\n" + (begun if stream else b"{")
+
+    async def asked():
+        async with answering(broken, None, timeout_s=0.3) as (app, workers, had):
+            async with asyncio.timeout(20):
+                reply = await call(app, "POST", "/v1/completions", {"prompt": "ab"})
+            inside = [each.inside for each in workers.workers]
+            return reply, len(had), inside
+
+    reply, asked_times, inside = asyncio.run(asked())
+    assert (asked_times, inside) == (2, [0])
+    error = (reply.events[-1] if stream else reply.json)["error"]
+    assert (reply.status, error["code"], error["type"]) == (200 if stream else 408, "timeout", "timeout_error")
+    assert (reply.ended, reply.done) == (True, False)
+    if stream:
+        assert reply.body.startswith(begun)
+
+
+def test_no_more_than_so_many_are_let_in_at_once():
+    async def asked():
+        async with answering(None, max_connections=2) as (app, workers, _):
+            gone = asyncio.Event()
+            inside = [asyncio.create_task(call(app, "GET", "/v1/models", gone=gone)) for _ in range(2)]
+            async with asyncio.timeout(20):
+                while workers.workers[0].inside < 2:
+                    await asyncio.sleep(0.01)
+                refused = await call(app, "GET", "/v1/models")
+                seen = await call(app, "GET", "/health")
+                gone.set()
+                await asyncio.gather(*inside)
+            return refused, seen.status
+
+    refused, health = asyncio.run(asked())
+    assert (refused.status, refused.json["error"]["code"], refused.headers["retry-after"]) == (503, "overloaded", "1")
+    assert health == 200

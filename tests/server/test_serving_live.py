@@ -157,6 +157,8 @@ def test_settings_that_cannot_be():
         ({"max_queue": 0}, "max_queue=0"),
         ({"max_cache_mib": 0.0}, "max_cache_mib=0.0"),
         ({"timeout_s": -1.0}, "timeout_s=-1.0"),
+        ({"max_step_ms": -1.0}, "max_step_ms=-1.0"),
+        ({"max_connections": 0}, "max_connections=0"),
         ({"api_key": ("",)}, "api_key is empty"),
         ({"api_key": ("é",)}, "api_key holds"),
         ({"served_model_name": ""}, "served_model_name is empty"),

@@ -127,6 +127,42 @@ def test_a_full_queue_says_when_to_come_back(new):
     assert ask(app, COMPLETIONS, SHORT).status == 200
 
 
+def test_what_has_to_come_back_is_not_even_encoded(new, monkeypatch):
+    service, app = new(max_sequences=1, max_queue=1)
+    encoded = []
+    monkeypatch.setattr("winnow.server.prompts.rendered", lambda llm, messages: encoded.append(messages))
+    monkeypatch.setattr("winnow.server.prompts._encoded", lambda llm, prompt, index: encoded.append(prompt))
+    monkeypatch.setattr(type(service.engine), "waiting", 1)
+    talk = {"messages": [{"role": "user", "content": "a"}]}
+    for path, body in ((COMPLETIONS, SHORT), (CHAT, talk)):
+        assert ask(app, path, body).json["error"]["code"] == "queue_full"
+    assert ask(app, COMPLETIONS, {**SHORT, "prompt": ["a", "b"]}).json["error"]["param"] == "prompt"
+    assert encoded == []
+
+
+def test_no_more_than_so_many_are_open_at_once(new):
+    service, app = new(max_connections=2, max_queue=8)
+
+    async def fill():
+        gone = asyncio.Event()
+        tasks = [post(app, LONG, gone=gone), post(app, {**LONG, "stream": True}, gone=gone)]
+        await until(lambda: service.door.inside == 2)
+        refused = [await post(app, SHORT), await post(app, None, raw=b"{")]
+        watched = [(await call(app, "GET", path)).status for path in ("/health", "/metrics")]
+        gone.set()
+        await asyncio.gather(*tasks)
+        return refused, watched
+
+    refused, watched = asyncio.run(fill())
+    for reply in refused:  # whose bodies have not been looked at
+        assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+        assert (reply.json["error"]["code"], reply.json["error"]["type"]) == ("overloaded", "server_error")
+    assert watched == [200, 200]
+    assert quiet(service)
+    assert service.door.inside == 0
+    assert ask(app, COMPLETIONS, SHORT).status == 200
+
+
 def test_what_can_never_fit_is_refused_with_the_figures(new):
     service, app = new(max_cache_mib=0.01)
     for body in (LONG, {**LONG, "stream": True}, {**LONG, "prompt": ["a", "b" * 99], "max_tokens": 2}):

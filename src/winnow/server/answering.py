@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from winnow.engine.background import Answers
 from winnow.engine.request import Completion
+from winnow.server.deadline import Deadline
 from winnow.server.errors import failed
 from winnow.server.events import DONE, LEFT, STREAM, event, unless_gone
 from winnow.server.fields import Asking
@@ -18,7 +19,7 @@ from winnow.server.usage import usage
 from winnow.server.views import Json, View
 
 
-async def respond(service: Service, body: Asking, view: View, http: HttpRequest, deadline: float | None) -> Response:
+async def respond(service: Service, body: Asking, view: View, http: HttpRequest, deadline: Deadline) -> Response:
     """Begin the requests of a view, and answer. Raises ApiError where they cannot begin, or have failed."""
     answers = service.begin(view.requests, list(type(body).model_fields))
     if body.stream:
@@ -42,7 +43,7 @@ class EventStream(StreamingResponse):
             await unless_gone(receive, self.stream_response(send))
 
 
-async def _whole(service: Service, answers: Answers, view: View, deadline: float | None) -> Json:
+async def _whole(service: Service, answers: Answers, view: View, deadline: Deadline) -> Json:
     with answers:
         async with aclosing(service.outputs(answers, deadline)) as outputs:
             found = [output.completion async for output in outputs if output.completion is not None]
@@ -51,7 +52,7 @@ async def _whole(service: Service, answers: Answers, view: View, deadline: float
 
 
 async def _events(
-    service: Service, answers: Answers, view: View, shows_usage: bool, deadline: float | None
+    service: Service, answers: Answers, view: View, shows_usage: bool, deadline: Deadline
 ) -> AsyncIterator[bytes]:
     """Chunks, and the end of the stream; of one that failed, the error and no end."""
     null: Json = {"usage": None} if shows_usage else {}

@@ -44,6 +44,7 @@ def _add_completions(app: FastAPI, service: Service) -> None:
 
     async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         service.named(body.model)
+        service.check_queue(len(body.prompt))  # who has to come back costs little, however many do
         deadline = service.deadline()
         requests = going_on(
             await service.aside(completion_requests, service, body), given, service.llm.decoder.shape.vocab
@@ -54,6 +55,7 @@ def _add_completions(app: FastAPI, service: Service) -> None:
 
     async def talk(body: ChatBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         service.named(body.model)
+        service.check_queue(1)
         deadline = service.deadline()
         requests = going_on(await service.aside(chat_requests, service, body), given, service.llm.decoder.shape.vocab)
         view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)

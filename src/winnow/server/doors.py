@@ -10,17 +10,28 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from winnow.server.errors import ApiError, failed
+from winnow.server.errors import RETRY_S, ApiError, failed
 from winnow.server.settings import Settings
 
 OPEN = ("/", "/health")  # paths that need no key: the page holds nothing, and sends the key that it is given
+WATCHED = ("/health", "/metrics")  # what operators look at, above all where a server has as much as it can take
 
 
 class Door:
-    """Counts requests that are inside; once `closed`, it lets none in."""
+    """Counts requests that are inside, `most` at once; once `closed`, it lets none in."""
 
-    def __init__(self) -> None:
-        self.inside, self.closed = 0, False
+    def __init__(self, most: int) -> None:
+        self.most, self.inside, self.closed = most, 0, False
+
+    def refusal(self, path: str) -> ApiError | None:
+        """Why a request cannot come in, if it cannot."""
+        if self.closed:
+            message = "this server takes no more requests; it ends when those under way are done"
+            return ApiError(503, message, code="shutting_down", headers={"Retry-After": "5"})
+        if self.inside >= self.most and path not in WATCHED:
+            message = f"{self.inside} connections are open already; come back in a moment"
+            return ApiError(503, message, code="overloaded", headers={"Retry-After": str(RETRY_S)})
+        return None
 
 
 def add_doors(app: Starlette, settings: Settings, door: Door) -> None:
@@ -44,10 +55,8 @@ class Counted:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        if self._door.closed:
-            message = "this server takes no more requests; it ends when those under way are done"
-            closed = ApiError(503, message, code="shutting_down", headers={"Retry-After": "5"})
-            return await closed.response()(scope, receive, send)
+        if (refusal := self._door.refusal(scope["path"])) is not None:
+            return await refusal.response()(scope, receive, send)
         begun = False
 
         async def sent(message: Message) -> None:

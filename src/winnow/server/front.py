@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from winnow.server.attempt import Attempt
+from winnow.server.deadline import Deadline
 from winnow.server.doors import Door, add_doors
 from winnow.server.errors import ApiError, failed, no_such_path, unanswerable
 from winnow.server.events import END, GO_ON, LEFT, STREAM, event, is_ending, unless_gone
@@ -31,7 +32,7 @@ class Front:
     """Answers with what replicas answer."""
 
     def __init__(self, replicas: Replicas, settings: Settings) -> None:
-        self.settings, self.door = settings, Door()
+        self.settings, self.door = settings, Door(settings.max_connections)
         self._replicas, self._ended = replicas, False
         self._figures = CollectorRegistry()
         about = "Replicas that have gone with an answer under way, which went on elsewhere"
@@ -52,7 +53,8 @@ class Front:
             return LEFT
         if not _is_open(asked.path):
             raise no_such_path(http)
-        reply = await unless_gone(http.receive, self._begun(asked))
+        deadline = Deadline(self.settings.timeout_s)
+        reply = await unless_gone(http.receive, deadline.keep(self._begun(asked, deadline)))
         return LEFT if reply is None else reply
 
     def end(self) -> None:
@@ -64,14 +66,14 @@ class Front:
         """Whether an error says that its replica ends while the front does not."""
         return not self._ended and is_ending(said)
 
-    async def _begun(self, asked: Asked) -> Response:
+    async def _begun(self, asked: Asked, deadline: Deadline) -> Response:
         """The whole of a reply, or a stream that has begun."""
         attempt = Attempt(self._replicas, self._lost.inc)
         try:
             while True:
                 head = await attempt.begin(asked)
                 if head.headers.get("content-type", "").startswith(STREAM):
-                    return Relay(self, attempt, asked, head)
+                    return Relay(self, attempt, asked, head, deadline)
                 try:
                     body = b"".join([part async for part in attempt.parts()])
                 except Lost:
@@ -94,10 +96,10 @@ class Front:
 class Relay(Response):
     """A stream as the client gets it; another replica goes on with it where the one that it comes from goes away."""
 
-    def __init__(self, front: Front, attempt: Attempt, asked: Asked, head: Head) -> None:
+    def __init__(self, front: Front, attempt: Attempt, asked: Asked, head: Head, deadline: Deadline) -> None:
         self.background, self.status_code = None, head.status
         self.init_headers(_kept(head))
-        self._front, self._attempt, self._passage = front, attempt, Passage(asked)
+        self._front, self._attempt, self._passage, self._deadline = front, attempt, Passage(asked), deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -107,25 +109,31 @@ class Relay(Response):
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for said in self._events():
+        async for said in self._in_time():
             await send({"type": "http.response.body", "body": said, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _events(self) -> AsyncGenerator[bytes, None]:
-        """All events of the stream, each once; of one that nobody can go on with, the error and no end."""
+    async def _in_time(self) -> AsyncGenerator[bytes, None]:
+        """All events of the stream; of one that is late, or that nobody can go on with, the error and no end."""
+        events = self._events()
         try:
-            while not self._passage.ended:
-                try:
-                    async for said in self._arriving():
-                        if (made := self._passage.take(said)) is not None:
-                            yield made
-                except Lost:
-                    if self._passage.ended:
-                        return
-                    self._attempt.lose()
-                    await self._attempt.go_on(self._passage.rest())
+            while (said := await self._deadline.keep(anext(events, None))) is not None:
+                yield said
         except Exception as error:
             yield event(failed(error).body)
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        """All events, each once. Raises ApiError where nobody can go on."""
+        while not self._passage.ended:
+            try:
+                async for said in self._arriving():
+                    if (made := self._passage.take(said)) is not None:
+                        yield made
+            except Lost:
+                if self._passage.ended:
+                    return
+                self._attempt.lose()
+                await self._attempt.go_on(self._passage.rest())
 
     async def _arriving(self) -> AsyncGenerator[bytes, None]:
         """Events of one replica up to the last one. Raises Lost where that does not come."""

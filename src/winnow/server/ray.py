@@ -70,13 +70,15 @@ class Replica:
         from winnow.plan import Plan
         from winnow.runtime.llm import LLM
         from winnow.server.app import new_app
+        from winnow.server.primitives import keep_few_primitives
         from winnow.server.service import Service
 
+        keep_few_primitives()
         torch.set_num_threads(options.threads)
         names = ("device", "dtype", "weights", "prefill_chunk", "deterministic")
         plan = None if options.plan is None else Plan.parse(options.plan)
         llm = LLM(options.model, plan=plan, **{name: getattr(options, name) for name in names})
-        settings = replace(options.server, api_key=(), allow_origin=(), max_body_mib=2.0**30)
+        settings = replace(options.server, api_key=(), allow_origin=(), max_body_mib=2.0**30, max_connections=2**30)
         name = settings.served_model_name or Path(options.model).name
         self._service = Service(llm, settings, name, fronted=True)
         self._app = new_app(self._service)

@@ -12,10 +12,12 @@ from winnow.engine.request import Output, Request
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
+from winnow.server.deadline import Deadline
 from winnow.server.doors import Door
 from winnow.server.errors import RETRY_S, ApiError, failed, refused
 from winnow.server.metrics import Metrics
 from winnow.server.settings import Settings
+from winnow.server.share import Share
 from winnow.server.usage import costs
 from winnow.stats import Stats
 
@@ -40,21 +42,23 @@ class Service:
         self.metrics = Metrics(self.costs)
         self.engine = llm.engine(
             max_step_tokens=settings.max_step_tokens,
-            max_step_s=None if settings.max_step_ms is None else settings.max_step_ms / 1000,
+            max_step_s=settings.max_step_s,
             max_cache_bytes=settings.max_cache_bytes,
             max_sequences=settings.max_sequences,
             retain_bytes=settings.retain_bytes,
             progress=self.metrics.read,
         )
+        self.chunk = self.engine.max_step_tokens  # the most rows of a prompt in a step
+        self._share = Share(self.engine) if settings.max_step_ms is None else None
         self.metrics.follow(self.engine)
-        self.background = Background(self.engine, self.metrics.step)
-        self.door = Door()
+        self.background = Background(self.engine, self._stepped)
+        self.door = Door(settings.max_connections)
         # One thread: texts are encoded beside the loop, and never by two threads with one tokenizer.
         self._aside = ThreadPoolExecutor(1, "winnow-server")
 
     def costs(self, stats: Stats) -> dict[str, int]:
         """What a sample cost, each figure beside full attention's."""
-        return costs(stats, self.llm.decoder.shape, self.engine.max_step_tokens)
+        return costs(stats, self.llm.decoder.shape, self.chunk)
 
     def chosen(self, text: str | None) -> Plan:
         """The plan of a request. Raises ApiError where clients may not ask for it, PlanError where it is none."""
@@ -97,18 +101,22 @@ class Service:
         """The result of what takes a while and needs no loop."""
         return await asyncio.get_running_loop().run_in_executor(self._aside, functools.partial(work, *given, **named))
 
-    def begin(self, requests: Sequence[Request], fields: Sequence[str]) -> Answers:
-        """Queue checked requests. Raises ApiError where there is no room: now, or ever."""
+    def check_queue(self, count: int) -> None:
+        """Raise ApiError where so many requests cannot wait: now, or ever."""
         most = self.settings.max_queue
-        if len(requests) > most:
-            raise ApiError(400, f"{len(requests)} prompts are more than may wait ({most}); send fewer", param="prompt")
-        if self.engine.waiting + len(requests) > most:
+        if count > most:
+            raise ApiError(400, f"{count} prompts are more than may wait ({most}); send fewer", param="prompt")
+        if self.engine.waiting + count > most:
             raise ApiError(
                 429,
                 f"{self.engine.waiting} requests wait already; come back in a moment",
                 code="queue_full",
                 headers={"Retry-After": str(RETRY_S)},
             )
+
+    def begin(self, requests: Sequence[Request], fields: Sequence[str]) -> Answers:
+        """Queue checked requests. Raises ApiError where there is no room: now, or ever."""
+        self.check_queue(len(requests))
         try:
             answers = self.background.answers(requests)
         except CapacityError as error:
@@ -116,24 +124,20 @@ class Service:
         self.metrics.asked(requests)
         return answers
 
-    async def outputs(self, answers: Answers, deadline: float | None) -> AsyncGenerator[Output, None]:
+    async def outputs(self, answers: Answers, deadline: Deadline) -> AsyncGenerator[Output, None]:
         """What steps bring, until all has ended. Raises ApiError with what ended a sample before its time."""
         while True:
             try:
-                async with asyncio.timeout_at(deadline):
-                    output = await anext(answers)
+                output = await deadline.keep(anext(answers))
             except StopAsyncIteration:
                 return
-            except TimeoutError:
-                message = f"the answer took longer than this server's {self.settings.timeout_s:g} s"
-                raise ApiError(408, message, code="timeout", headers={"x-should-retry": "false"}) from None
             if output.completion is not None and output.completion.error is not None:
                 raise failed(output.completion.error)
             yield output
 
-    def deadline(self) -> float | None:
-        """When a request that arrives now is to be done, on the loop's clock."""
-        return None if self.settings.timeout_s is None else asyncio.get_running_loop().time() + self.settings.timeout_s
+    def deadline(self) -> Deadline:
+        """Of a request that arrives now."""
+        return Deadline(self.settings.timeout_s)
 
     def named(self, name: str | None) -> None:
         """Raise ApiError where a client means another model."""
@@ -144,3 +148,8 @@ class Service:
     def end(self) -> None:
         """End all that is under way with an error."""
         self.background.end(ApiError(503, "the server ended before this answer did", code="shutting_down"))
+
+    def _stepped(self, outputs: list[Output]) -> None:
+        self.metrics.step(outputs)
+        if self._share is not None:
+            self._share.stepped(outputs)

@@ -36,14 +36,17 @@ class Settings:
     """Of ended sequences, which the next turn of a chat goes on from; inside --max-cache-mib. 0: none is retained."""
     max_step_tokens: Count | None = None
     """Rows of one step, of prompts and answers. Default: the model's --prefill-chunk."""
-    max_step_ms: Positive | None = None
-    """What a step may take, as far as fewer prompt tokens can bring it about."""
+    max_step_ms: Annotated[float, Interval(ge=0)] | None = None
+    """What a step may take, as far as fewer prompt tokens can bring it about; 0: as long as it takes. Default: twice
+    what it takes without prompt tokens, as the server sees it while it runs."""
     max_sequences: Count = 8
     """Answers continued together."""
     max_queue: Count = 128
     """Requests that may wait to begin; more are told to come back."""
     default_max_tokens: Count = 512
     """Of a request that does not say; fewer where the model has no positions for so many."""
+    max_connections: Count = 1024
+    """Connections with a request on them, one that waits or is still being sent too; more are told to come back."""
     max_body_mib: Positive = 16.0
     """Of a request."""
     timeout_s: Positive | None = None
@@ -64,6 +67,11 @@ class Settings:
     @property
     def max_cache_bytes(self) -> int | None:
         return None if self.max_cache_mib is None else max(1, int(self.max_cache_mib * 2**20))
+
+    @property
+    def max_step_s(self) -> float | None:
+        """None: there is no such limit, or it follows from what steps take."""
+        return self.max_step_ms / 1000 if self.max_step_ms else None
 
     @property
     def retain_bytes(self) -> int:

@@ -1,0 +1,1 @@
+"""`python -m benchmarks load`: a server under load, by its clients."""
