@@ -91,8 +91,9 @@ def snapkv(policy, model, notes, live):
     votes = [sum(row.get(p, 0.0) for row in voters(policy, notes)) / policy.window for p in live[: -policy.window]]
     half = policy.kernel // 2
     padded = [0.0] * half + votes + [0.0] * half
-    means = [sum(padded[i : i + policy.kernel]) / policy.kernel for i in range(len(votes))]
-    return dict.fromkeys(live, 0.0) | dict(zip(live, means, strict=False))
+    pool = max if policy.pooling == "max" else lambda values: sum(values) / policy.kernel
+    pooled = [pool(padded[i : i + policy.kernel]) for i in range(len(votes))]
+    return dict.fromkeys(live, 0.0) | dict(zip(live, pooled, strict=False))
 
 
 def voters(policy, notes):

@@ -227,7 +227,7 @@ def test_the_parameters_that_are_declared_exist_and_the_trial_keeps_to_them(name
         ("locret(chunk=None, stabilizers=60)", r"stabilizers=60.*chunk=\.\.\. or decode_chunk=\.\.\."),
         ("random_heads(chunk=None, stabilizers=60)", "stabilizers=60"),
         ("sirllm(chunk=None, decay=0.5)", "decay=0.5"),
-        ("snapkv(kernel=1, pooling='max')", "pooling='max'.*a kernel above 1"),
+        ("snapkv(kernel=1, pooling='avg')", "pooling='avg'.*a kernel above 1"),
         ("speed(anchors='all', decode_from='last:3')", "decode_from='last:3'.*anchors other than 'all'"),
         ("lazyllm(keep=1.0, keep_decode=0.5, revive='causal')", "revive='causal'.*a keep below 1"),
         ("lazyllm(keep=1.0, keep_decode=0.5, max_revive=1)", "max_revive=1"),

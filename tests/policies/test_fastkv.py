@@ -89,7 +89,7 @@ def test_a_vote_at_the_end_of_the_prompt_compresses_every_layer(llm, text, chunk
     the same rows vote for among the tokens that came."""
     llm.prefill_chunk = chunk
     policy = FastKV(keep=keep, layer=2, window=4, kernel=3)
-    snapkv = SnapKV(budget=9, chunk=None, local=0, window=4, kernel=3)
+    snapkv = SnapKV(budget=9, chunk=None, local=0, window=4, kernel=3, pooling="avg")
     held = compressed(llm.model, text[:PROMPT], policy, snapkv)
     expected, _ = reference(llm.model, text, PROMPT, policy, held)
     state, logits = start(llm, Plan(compute=policy, keep=snapkv), text)
@@ -166,7 +166,8 @@ def test_the_layer_is_half_of_the_model_above_one_that_sees_all():
 @pytest.mark.parametrize(
     "keep",
     [
-        "snapkv(budget=40)",
+        "snapkv(budget=80)",
+        "snapkv(budget=20, chunk=512, window=8)",
         "snapkv(budget=20, chunk=None, local=0, window=9)",
         "snapkv(budget=20, chunk=None, local=0, window=8, decode_chunk=4)",
         "snapkv(budget=20, chunk=None, local=3, window=8)",

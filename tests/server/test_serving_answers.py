@@ -233,14 +233,14 @@ def test_a_request_says_its_plan(app, llm):
 
 
 def test_plans_that_are_allowed(new):
-    _, app = new(allow_plans=(STREAMING, "snapkv(budget=64)"))
+    _, app = new(allow_plans=(STREAMING, "snapkv(budget=80)"))
     assert ask(app, COMPLETIONS, {**SHORT, "plan": "streaming( sink=2,recent=6 )"}).status == 200
     assert ask(app, COMPLETIONS, {**SHORT, "plan": "full"}).status == 200
     reply = ask(app, COMPLETIONS, {**SHORT, "plan": "streaming(sink=2, recent=7)"})
     assert (reply.status, reply.json["error"]["param"]) == (400, "plan")
-    assert reply.json["error"]["message"] == f"this server takes these plans: full, {STREAMING}, snapkv(budget=64)"
+    assert reply.json["error"]["message"] == f"this server takes these plans: full, {STREAMING}, snapkv(budget=80)"
     [model] = ask(app, "/v1/models").json["data"]
-    assert (model["plan"], model["plans"]) == ("full", ["full", STREAMING, "snapkv(budget=64)"])
+    assert (model["plan"], model["plans"]) == ("full", ["full", STREAMING, "snapkv(budget=80)"])
 
 
 def test_schemas(app):
