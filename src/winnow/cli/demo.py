@@ -21,9 +21,9 @@ from winnow.evaluation.evaluate import environment
 TITLE = "the preface of Shackleton's South"
 PLANS = (  # one that computes less, one that keeps less, one that reads less, and two at once; chosen on other texts
     "lazyllm(cumulative=[0.8, 0.6, 0.4], kernel=31)",
-    "snapkv(budget=2048)",
-    "slowfast(budget=1024, recent=256)",
-    "lazyllm(cumulative=[0.8, 0.6, 0.4], kernel=31) + slowfast(budget=1024, recent=256)",
+    "snapkv(budget=512)",
+    "slowfast(budget=512, recent=64, bootstrap=16)",
+    "lazyllm(cumulative=[0.8, 0.6, 0.4], kernel=31) + slowfast(budget=512, recent=64, bootstrap=16)",
 )
 TOY_PLANS, TOY_LENGTH, TOY_EXAMPLES = ("streaming(sink=4, recent=1024)",), 4096, 5
 MISSING = (
