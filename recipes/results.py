@@ -56,6 +56,14 @@ def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
     return (measure, f"{report} --plot docs/results/{output}.png")
 
 
+def _quality(arms: str) -> tuple[str, ...]:
+    return (
+        f"python -m benchmarks quality run {{work}}/quality-{arms}.jsonl --split validation --data {{data}} -m smollm2 "
+        f"--plans recipes/quality/{arms}.json -l 4096 -n 6 -w 0 -t niah_single -t niah_multikey --threads 1 "
+        f"--out docs/results/quality-{arms}.json",
+    )
+
+
 RESULTS_IN_ORDER = (
     Result("demo", 6, ("winnow demo --out docs/results/demo.json",)),
     Result("frontier", 20, (
@@ -77,6 +85,8 @@ RESULTS_IN_ORDER = (
     Result("engine-together-qwen3", 12, quoted=("results/engine.md", "engine-together-qwen3.json")),
     Result("engine-attention", 4, quoted=("results/engine.md", "engine-attention.json")),
     Result("engine-arrival", 7, quoted=("results/engine.md", "engine-arrival.json")),
+    Result("quality-keep", 20, _quality("keep")),
+    Result("quality-compute", 20, _quality("compute")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
     Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),
     Result("lazyllm-table1", 15, quoted=("results/lazyllm.md", "lazyllm-table1.json")),

@@ -1,0 +1,45 @@
+"""Figures of docs/results/quality.md."""
+
+from __future__ import annotations
+
+from .tables import Block, Column, Record, code, number, table
+
+ALL = "all"  # tasks, or domains, in records
+
+
+def arms(told: Record) -> str:
+    """A row per arm: what it answered of each task, and what it cost."""
+    rows = [row for row in told["scores"] if row["task"] == ALL]
+    cells = {(row["arm"], row["task"]): row for row in told["scores"]}
+    tasks = [task for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL]
+    columns: dict[str, Column] = {"plan": code("arm")}
+    columns |= {f"`{task}`, right": _right(cells, task) for task in tasks}
+    columns |= {"points (95 %)": _points}
+    columns |= {cost: _share(cost) for cost in ("rows", "bytes", "units")}
+    first = told["headers"][0]
+    about = (
+        f"{first['model']}, {first['split']}, {rows[0]['length']:,} tokens, the same {rows[0]['questions']} questions "
+        "for all; points: from full attention's score, in pairs; rows computed, the most bytes held and units read by "
+        "decode steps: of full attention's. So few questions choose a setting; they measure no plan."
+    )
+    return f"{table(columns, rows)}\n\n{about}"
+
+
+def _right(cells: dict[tuple[str, str], Record], task: str) -> Column:
+    def shown(row: Record) -> str:
+        cell = cells[row["arm"], task]
+        return f"{cell['score'] * cell['questions']:.0f} of {cell['questions']}"
+
+    return shown
+
+
+def _points(row: Record) -> str:
+    found = row["difference"]
+    return f"{100 * found['mean']:+.0f} ({100 * found['low']:+.0f} to {100 * found['high']:+.0f})"
+
+
+def _share(cost: str) -> Column:
+    return lambda row: number(cost, 2)(row["costs"])
+
+
+BLOCKS = {name: Block(arms, (f"{name}.json",)) for name in ("quality-keep", "quality-compute")}
