@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+
+from benchmarks.load.server import started
+from benchmarks.resident import descendants
 
 UNSEEN_S = 6.0  # for which Ray counts a replica that has ended
 PROMPT = "The ferry leaves at nine and returns at noon; whoever misses it has to wait. "
@@ -120,17 +121,10 @@ def _gone_on(cluster: Cluster) -> int:
 @contextmanager
 def processes(typed: list[str], count: int) -> Iterator[Cluster]:
     """`winnow serve --replicas`, given what else was typed."""
-    ours = ["--replicas", str(count), "--deterministic", "--port", "0"]
-    command = [sys.executable, "-m", "winnow", "serve", *typed, *ours]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stderr is not None
-        said = next(line for line in server.stderr if " at http" in line)
-        url = said.split(" at ")[1].split("/v1;")[0]
-        yield Cluster(url, {"a process is killed": lambda: _kill(server.pid, "winnow.cli.serve_replica")})
-    finally:
-        server.terminate()
-        server.communicate(timeout=60)
+    with started([*typed, "--replicas", str(count), "--deterministic"]) as server:
+        pid = server.pid
+        assert pid is not None
+        yield Cluster(server.url, {"a process is killed": lambda: _kill(pid, "winnow.cli.serve_replica")})
 
 
 @contextmanager
@@ -178,17 +172,3 @@ def _kill(ancestor: int, named: str) -> None:
             os.kill(pid, signal.SIGKILL)
             return
     raise LookupError(f"no process {named}")
-
-
-def descendants(ancestor: int) -> set[int]:
-    """Of a process: its children, and theirs."""
-    parents = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # it has just ended
-    below = {ancestor}
-    while more := {pid for pid, parent in parents.items() if parent in below} - below:
-        below |= more
-    return below - {ancestor}

@@ -81,7 +81,30 @@ def resident_parts() -> tuple[int, int]:
     return 1024 * int(counted["RssAnon"]), 1024 * int(counted["RssFile"])
 
 
-def _status(field: str) -> int:
-    """A line of kB in `/proc/self/status`, in bytes."""
-    [found] = re.findall(rf"^{field}:\s+(\d+) kB$", STATUS.read_text(encoding="utf-8"), re.MULTILINE)
+def resident_of(pid: int) -> int | None:
+    """Bytes of resident memory of a process; None where it has just ended."""
+    try:
+        return _status("VmRSS", Path("/proc") / str(pid) / "status")
+    except (OSError, ValueError):
+        return None
+
+
+def descendants(ancestor: int) -> set[int]:
+    """Of a process: its children, and theirs."""
+    parents = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has just ended
+    below = {ancestor}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    return below - {ancestor}
+
+
+def _status(field: str, place: Path | None = None) -> int:
+    """A line of kB in a process's status, this one's if no other is given, in bytes."""
+    text = (place or STATUS).read_text(encoding="utf-8")
+    [found] = re.findall(rf"^{field}:\s+(\d+) kB$", text, re.MULTILINE)
     return 1024 * int(found)

@@ -25,12 +25,12 @@ from benchmarks.record import Record
 from winnow.cli.deliver import deliver
 from winnow.cli.inputs import parse_plans
 from winnow.cli.options import default_model
+from winnow.cli.serve import NEEDED
 from winnow.cli.terminal import Meter, interruptible
 from winnow.errors import InputError, MissingExtraError
 
 MIXED = ("full", "streaming(recent=512)", "snapkv(budget=512)", "slowfast(budget=512, recent=128)", "quest(budget=512)",
          "lazyllm", "quantized")  # fmt: skip
-NEEDED = ("fastapi", "httpx2", "uvicorn", "prometheus_client")
 
 
 def streams(options: Streams) -> int:

@@ -8,11 +8,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx2
 
-from benchmarks.replicas import descendants
+from benchmarks.resident import STATUS, descendants, resident_of
 from winnow.errors import InputError
 
 LAST = 20  # lines of what it says on standard error
@@ -29,9 +28,9 @@ class Server:
 
     def resident(self) -> int | None:
         """Bytes of memory that it and the processes below it have; None where that cannot be known."""
-        if self.pid is None or not Path("/proc/self/status").exists():
+        if self.pid is None or not STATUS.exists():
             return None
-        found = [_resident(pid) for pid in (self.pid, *descendants(self.pid))]
+        found = [resident_of(pid) for pid in (self.pid, *descendants(self.pid))]
         return sum(each for each in found if each is not None) or None
 
     def metrics(self) -> dict[str, float]:
@@ -67,11 +66,3 @@ def started(typed: Sequence[str]) -> Iterator[Server]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _resident(pid: int) -> int | None:
-    try:
-        [found] = re.findall(r"^VmRSS:\s+(\d+) kB$", (Path("/proc") / str(pid) / "status").read_text(), re.MULTILINE)
-    except (OSError, ValueError):
-        return None  # it has just ended
-    return 1024 * int(found)

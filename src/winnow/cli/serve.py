@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from winnow.server.service import Service
 
 NEEDED = ("fastapi", "httpx2", "uvicorn", "prometheus_client")
-UNBOUNDED, UNBOUNDED_MIB = 2**30, 2.0**30  # connections, and a body, which the front has bounded
 REPLICA = ("-P", "-m", "winnow.cli.serve_replica")  # -P: it imports nothing from the folder it runs in
 
 
@@ -70,9 +69,7 @@ async def _serve_several(options: Serve, place: "socket.socket") -> int:
 
 def _of_replica(options: Serve, token: str) -> Serve:
     """What a replica is told: to answer its front alone, which is where clients are let in and allowed time to end."""
-    settings = replace(options.settings, host="127.0.0.1", port=0, api_key=(token,), allow_origin=(), drain_s=0.0)
-    # What goes on is longer than what the client sent, and what has gone may be inside for a moment longer.
-    settings = replace(settings, max_body_mib=UNBOUNDED_MIB, max_connections=UNBOUNDED)
+    settings = options.settings.fronted(host="127.0.0.1", port=0, api_key=(token,), drain_s=0.0)
     threads = options.threads or max(1, _cores() // options.replicas)
     return replace(options, settings=settings, threads=threads, replicas=1)
 

@@ -2,7 +2,7 @@
 
 import os
 
-KEPT = 64  # of several numbers of rows all those of a layer; the default of 1024 takes hundreds of MiB
+KEPT = 64  # of several numbers of rows all those of a layer; the default is 1024
 CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # oneDNN's, and that of torch over it
 
 

@@ -6,7 +6,6 @@ another replica where one goes away. See docs/deploy.md.
 
 import logging
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ class Replica:
         names = ("device", "dtype", "weights", "prefill_chunk", "deterministic")
         plan = None if options.plan is None else Plan.parse(options.plan)
         llm = LLM(options.model, plan=plan, **{name: getattr(options, name) for name in names})
-        settings = replace(options.server, api_key=(), allow_origin=(), max_body_mib=2.0**30, max_connections=2**30)
+        settings = options.server.fronted()
         name = settings.served_model_name or Path(options.model).name
         self._service = Service(llm, settings, name, fronted=True)
         self._app = new_app(self._service)

@@ -1,7 +1,7 @@
 """What a server is told when it starts, checked; it loads nothing heavy."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
 
 from annotated_types import Gt, Interval
 
@@ -63,6 +63,12 @@ class Settings:
             raise InputError("api_key holds a character that no header can carry; use printable ASCII")
         if self.served_model_name == "":
             raise InputError("served_model_name is empty; leave it out for the model's own")
+
+    def fronted(self, **others: Any) -> Self:
+        """Of who answers a front alone, which lets clients in and bounds what they send and how many there are: what
+        goes on is longer than what the client sent, and what has gone may be inside for a moment longer."""
+        told: dict[str, Any] = {"api_key": (), "allow_origin": (), "max_body_mib": 2.0**30, "max_connections": 2**30}
+        return replace(self, **{**told, **others})
 
     @property
     def max_cache_bytes(self) -> int | None:
