@@ -9,7 +9,7 @@ from torch import Tensor
 
 from winnow.kernels import packed
 from winnow.kernels.packed import KINDS, PackedWeight, expand, linear, pack, quantize, rows_of
-from winnow.kernels.simd import HAS_BYTE_DOT
+from winnow.kernels.simd.kinds import HAS_BYTE_DOT
 
 SHAPES = [(33, 576), (4, 32), (7, 96), (50, 1536), (192, 1056)]  # no tile divides most of them
 ALL = [(kind, minima) for kind in range(len(KINDS)) for minima in (False, True)]

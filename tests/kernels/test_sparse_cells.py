@@ -15,7 +15,7 @@ def kernel(request):
     if request.param == "blocks":
         return attend_blocks
     pytest.importorskip("numba")
-    from winnow.kernels.simd import HAS_BF16_DOT
+    from winnow.kernels.simd.kinds import HAS_BF16_DOT
     from winnow.kernels.sparse.cpu import attend_cells_cpu
 
     def cpu(q, *others, **options):

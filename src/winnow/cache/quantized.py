@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.cache.run import Coded
-from winnow.cache.settled import Rope
+from winnow.cache.settled import Coded, Rope
 from winnow.kernels.pack import packed
 from winnow.kernels.quantize import BLOCK, Form, Side, dequantize, quantize, scales_of
 

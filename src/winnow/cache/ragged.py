@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from winnow.cache.run import Slots
 from winnow.cache.view import NOBODY
 from winnow.kernels.pack import packed
 
@@ -81,21 +82,8 @@ class RaggedSlab:
         return out
 
 
-@dataclass(frozen=True)
-class RaggedRun:
-    """Slots `[start, stop)` of a ragged slab."""
-
-    slab: RaggedSlab
-    start: int
-    stop: int
-
-    @property
-    def kv_heads(self) -> int:
-        return self.slab.kv_heads
-
-    @property
-    def units(self) -> int:
-        return self.stop - self.start
+class RaggedRun(Slots[RaggedSlab]):
+    """Slots of a ragged slab."""
 
     @property
     def keys(self) -> Tensor:
@@ -104,9 +92,6 @@ class RaggedRun:
     @property
     def values(self) -> Tensor:
         return self.slab.spread(self.slab.values, self.start, self.stop, 0.0)
-
-    def between(self, start: int, stop: int) -> "RaggedRun":
-        return RaggedRun(self.slab, self.start + start, min(self.start + stop, self.stop))
 
     def pick(self, index: Tensor) -> "Units":
         return packed(self.keys, index), packed(self.values, index)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from winnow.cache.run import Coded
+from winnow.cache.settled import Coded
 from winnow.kernels.pack import packed
 from winnow.kernels.quantize.quanto import QuantoCodes, quanto_dequantize, quanto_quantize
 

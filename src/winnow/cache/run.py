@@ -1,7 +1,7 @@
 """Units that lie side by side in memory, in the form in which they are held."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from winnow.kernels.pack import packed
 
 if TYPE_CHECKING:
-    from winnow.cache.settled import SettledSlab
+    pass
 
 Units = tuple[Tensor, Tensor]  # keys, values [kv_heads, units, head_dim]
 
@@ -61,11 +61,21 @@ class Dense(NamedTuple):
         return packed(self.keys, index), packed(self.values, index)
 
 
-@dataclass(frozen=True)
-class Coded:
-    """Units `[start, stop)` of a slab that holds them in another form."""
+class Slab(Protocol):
+    """What holds units of `kv_heads` heads in slots."""
 
-    slab: "SettledSlab"
+    @property
+    def kv_heads(self) -> int: ...
+
+
+S = TypeVar("S", bound=Slab)
+
+
+@dataclass(frozen=True)
+class Slots(Generic[S]):
+    """Slots `[start, stop)` of a slab."""
+
+    slab: S
     start: int
     stop: int
 
@@ -77,19 +87,8 @@ class Coded:
     def units(self) -> int:
         return self.stop - self.start
 
-    @property
-    def keys(self) -> Tensor:
-        return self.slab.read(0, self.start, self.stop)
-
-    @property
-    def values(self) -> Tensor:
-        return self.slab.read(1, self.start, self.stop)
-
-    def between(self, start: int, stop: int) -> "Coded":
-        return Coded(self.slab, self.start + start, min(self.start + stop, self.stop))
-
-    def pick(self, index: Tensor) -> Units:
-        return self.slab.pick(0, self.start + index), self.slab.pick(1, self.start + index)
+    def between(self, start: int, stop: int) -> Self:
+        return type(self)(self.slab, self.start + start, min(self.start + stop, self.stop))
 
 
 def joined(runs: "list[Run] | tuple[Run, ...]") -> Units:

@@ -4,7 +4,7 @@ from typing import Protocol, Self
 
 from torch import Tensor
 
-from winnow.cache.run import Run
+from winnow.cache.run import Run, Slots, Units
 
 
 class Rope(Protocol):
@@ -66,3 +66,18 @@ class SettledSlab(Protocol):
 
     def pick(self, number: int, index: Tensor) -> Tensor:
         """The same of the units at `index`, [kv_heads, units]."""
+
+
+class Coded(Slots[SettledSlab]):
+    """Units of a slab that holds them in another form."""
+
+    @property
+    def keys(self) -> Tensor:
+        return self.slab.read(0, self.start, self.stop)
+
+    @property
+    def values(self) -> Tensor:
+        return self.slab.read(1, self.start, self.stop)
+
+    def pick(self, index: Tensor) -> Units:
+        return self.slab.pick(0, self.start + index), self.slab.pick(1, self.start + index)

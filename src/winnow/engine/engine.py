@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from winnow.cache.memory import COPIED
 from winnow.engine.bound import Bound, bound_bytes, shared_bytes
@@ -22,6 +22,16 @@ from winnow.sampling import SamplingParams
 if TYPE_CHECKING:
     from winnow.runtime.llm import LLM, Prompt
     from winnow.runtime.truncate import Part
+
+
+class Limits(TypedDict, total=False):
+    """Of an `Engine`, which says what they are."""
+
+    max_step_tokens: int | None
+    max_step_s: float | None
+    max_cache_bytes: int | None
+    max_sequences: int | None
+    retain_bytes: int
 
 
 class Engine:

@@ -11,7 +11,8 @@ from typing import Any
 from llvmlite import ir
 from numba import njit, types
 
-from winnow.kernels.simd import I32, I64, call, operation
+from winnow.kernels.simd.build import call, operation
+from winnow.kernels.simd.kinds import I32, I64
 
 # A team's memory, int64 on cache lines of their own: how many have come to the rendezvous, what came of it, how many
 # are at the barrier, and how often all of them were.

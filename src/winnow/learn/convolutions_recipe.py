@@ -5,12 +5,12 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from winnow.learn.recipe import Positive, Seeded, require
+from winnow.learn.recipe import Logged, Positive, require
 from winnow.parameters import Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionsRecipe(Seeded):
+class ConvolutionsRecipe(Logged):
     """The defaults are LoCoCo's (arXiv:2406.05317, and the authors' code), of its memory module alone."""
 
     budget: Count = 512

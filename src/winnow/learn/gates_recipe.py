@@ -5,12 +5,12 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from winnow.learn.recipe import Positive, Seeded
+from winnow.learn.recipe import Logged, Positive
 from winnow.parameters import Count, Natural
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatesRecipe(Seeded):
+class GatesRecipe(Logged):
     """The defaults are those of DuoAttention's authors (arXiv:2410.10819, section 3.1, and their code)."""
 
     steps: Annotated[int, Ge(2)] = 2000
@@ -27,10 +27,6 @@ class GatesRecipe(Seeded):
     """Of the order of the data."""
     checkpointing: bool = False
     """Less memory, more time."""
-    save_every: Count = 200
-    """Steps between checkpoints."""
-    log_every: Count = 10
-    """Steps between lines of log.jsonl."""
     validate_every: Count = 500
     """Steps between measurements on --validation."""
 

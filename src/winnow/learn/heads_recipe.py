@@ -5,12 +5,12 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from winnow.learn.recipe import Positive, Seeded, require
+from winnow.learn.recipe import Logged, Positive, require
 from winnow.parameters import Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadsRecipe(Seeded):
+class HeadsRecipe(Logged):
     """The defaults are Locret's (arXiv:2410.01805, appendix A, and the authors' code), but for `bf16`."""
 
     width: Count = 1024
@@ -31,10 +31,6 @@ class HeadsRecipe(Seeded):
     """Of new heads and of the order of the data."""
     bf16: bool = False
     """The large matrix products in bfloat16, weights in float32."""
-    save_every: Count = 200
-    """Steps between checkpoints."""
-    log_every: Count = 10
-    """Steps between lines of log.jsonl."""
     validate_every: Count = 500
     """Steps between measurements on --validation."""
 

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from winnow.learn.recipe import Positive, Seeded
+from winnow.learn.recipe import Logged, Positive
 from winnow.parameters import Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexersRecipe(Seeded):
+class IndexersRecipe(Logged):
     """Steps and learning rate are those of the warm-up of DeepSeek-V3.2 (arXiv:2512.02556, section 2.1), whose rate
     stays and whose indexer has 64 heads of 128 values."""
 
@@ -28,10 +28,6 @@ class IndexersRecipe(Seeded):
     """Of these, tokens whose attention is learnt: those behind the prompt, then others, drawn at random."""
     seed: int = 0
     """Of new indexers, of the order of the data and of what is drawn."""
-    save_every: Count = 200
-    """Steps between checkpoints."""
-    log_every: Count = 10
-    """Steps between lines of log.jsonl."""
     validate_every: Count = 500
     """Steps between measurements on --validation."""
 

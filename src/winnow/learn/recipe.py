@@ -35,6 +35,16 @@ class Seeded:
         require(0 <= self.seed < 2**32, f"seed={self.seed} must be from 0 to {2**32 - 1}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Logged(Seeded):
+    """A run that is seen, and goes on where it was."""
+
+    save_every: Count = 200
+    """Steps between checkpoints."""
+    log_every: Count = 10
+    """Steps between lines of log.jsonl."""
+
+
 @dataclass(frozen=True)
 class Lora:
     """Low-rank adapters (Hu et al., arXiv:2106.09685): the update is `alpha / rank * B A`, B and A of rank `rank`."""
@@ -62,7 +72,7 @@ class Lora:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(Seeded):
+class Recipe(Logged):
     """Same recipe, data and seed: the same batches in the same order, whatever the cutoff, so that arms compare."""
 
     epochs: Positive = 1.0
@@ -91,10 +101,6 @@ class Recipe(Seeded):
     """Matrix products in bfloat16, weights as they are loaded."""
     checkpointing: bool = False
     """Less memory, more time."""
-    save_every: Count = 200
-    """Steps between checkpoints."""
-    log_every: Count = 10
-    """Steps between lines of log.jsonl."""
     lora: Lora | None = Lora()
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 import torch
 from jinja2 import TemplateError
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from winnow.devices import parse_device, parse_dtype
 from winnow.engine.background import Background
-from winnow.engine.engine import Engine
+from winnow.engine.engine import Engine, Limits
 from winnow.engine.grammar import Grammars
 from winnow.engine.request import Completion, Request
 from winnow.engine.services import ModelServices
@@ -36,6 +36,8 @@ from winnow.runtime.truncate import Part, check_part, cut, start_of_text
 from winnow.sampling import SamplingParams
 
 Prompt = str | Sequence[int]
+T = TypeVar("T")
+OneOrMore: TypeAlias = T | Sequence[T]
 Message = dict[str, Any]
 CHUNK, PACKED_CHUNK = 512, 2048
 
@@ -156,20 +158,16 @@ class LLM:
         return load(self._given, device=self.device, dtype=self.dtype, weights="dense").model
 
     def generate(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        plan: str | Plan | Sequence[str | Plan] | None = None,
-        truncate: Part | None = None,
+        self, prompts: OneOrMore[Prompt], params: OneOrMore[SamplingParams] | None = None,
+        *, plan: OneOrMore[str | Plan] | None = None, truncate: Part | None = None,
         progress: Callable[[int], None] = lambda tokens: None,
-    ) -> list[Completion]:
+    ) -> list[Completion]:  # fmt: skip
         """Continue each prompt (text or token ids); the completions come in the order of the prompts and samples.
 
         params: greedy and 128 tokens unless said otherwise; one for all prompts, or one for each. plan: instead of the
-        model's, likewise. truncate: which part of a
-        prompt that is too long for the model's positions to take away, "head", "middle" or "tail"; special tokens at
-        its start stay; None: refuse it. progress: called with the number of prompt tokens just processed.
+        model's, likewise. truncate: which part of a prompt that is too long for the model's positions to take away,
+        "head", "middle" or "tail"; special tokens at its start stay; None: refuse it. progress: called with the number
+        of prompt tokens just processed.
         Raises InputError, CapacityError or PlanError before any work is done, MissingExtraError for `json_schema`
         without llguidance.
         """
@@ -183,35 +181,14 @@ class LLM:
                     ended.append(_unless_failed(output.completion))
         return sorted(ended, key=_place)
 
-    def engine(
-        self,
-        *,
-        max_step_tokens: int | None = None,
-        max_step_s: float | None = None,
-        max_cache_bytes: int | None = None,
-        max_sequences: int | None = None,
-        retain_bytes: int = 0,
-        progress: Callable[[int], None] = lambda tokens: None,
-    ) -> Engine:
+    def engine(self, *, progress: Callable[[int], None] = lambda tokens: None, **limits: Unpack[Limits]) -> Engine:
         """What continues requests that come and go at any time; see `Engine`."""
-        return Engine(
-            self,
-            max_step_tokens=max_step_tokens,
-            max_step_s=max_step_s,
-            max_cache_bytes=max_cache_bytes,
-            max_sequences=max_sequences,
-            retain_bytes=retain_bytes,
-            progress=progress,
-        )
+        return Engine(self, progress=progress, **limits)
 
     def check(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        plan: str | Plan | Sequence[str | Plan] | None = None,
-        truncate: Part | None = None,
-    ) -> list[Request]:
+        self, prompts: OneOrMore[Prompt], params: OneOrMore[SamplingParams] | None = None,
+        *, plan: OneOrMore[str | Plan] | None = None, truncate: Part | None = None,
+    ) -> list[Request]:  # fmt: skip
         """What `generate` would do, checked: raises what it would raise for these before any work.
 
         And ModelError in a process forked from the one that has the model.
@@ -227,15 +204,11 @@ class LLM:
         return self._plan(plan).room(self.decoder.shape, new)
 
     def stream(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        plan: str | Plan | None = None,
-        truncate: Part | None = None,
+        self, prompt: Prompt, params: SamplingParams | None = None,
+        *, plan: str | Plan | None = None, truncate: Part | None = None,
         progress: Callable[[int], None] = lambda tokens: None,
         on_finish: Callable[[Completion], None] = lambda completion: None,
-    ) -> Iterator[str]:
+    ) -> Iterator[str]:  # fmt: skip
         """Yield the completion of one prompt as it grows, in pieces of valid text; joined they are its text.
 
         on_finish: called with the Completion at the end. Raises like `generate`, at the call, not at the first piece.
@@ -243,13 +216,9 @@ class LLM:
         return self._stream(self._streamed(prompt, params, plan, truncate), progress, on_finish)
 
     async def agenerate(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        plan: str | Plan | Sequence[str | Plan] | None = None,
-        truncate: Part | None = None,
-    ) -> list[Completion]:
+        self, prompts: OneOrMore[Prompt], params: OneOrMore[SamplingParams] | None = None,
+        *, plan: OneOrMore[str | Plan] | None = None, truncate: Part | None = None,
+    ) -> list[Completion]:  # fmt: skip
         """`generate` for callers that await: requests of all of them are continued together, by a thread beside.
 
         One that is cancelled is aborted, and its memory goes back. Raises like `generate`.
@@ -260,14 +229,10 @@ class LLM:
         return sorted(ended, key=_place)
 
     async def astream(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        plan: str | Plan | None = None,
-        truncate: Part | None = None,
+        self, prompt: Prompt, params: SamplingParams | None = None,
+        *, plan: str | Plan | None = None, truncate: Part | None = None,
         on_finish: Callable[[Completion], None] = lambda completion: None,
-    ) -> AsyncIterator[str]:
+    ) -> AsyncIterator[str]:  # fmt: skip
         """`stream` for callers that await; an iterator that is closed aborts its request. Raises like `stream`."""
         with self._background.answers([self._streamed(prompt, params, plan, truncate)]) as outputs:
             async for output in outputs:

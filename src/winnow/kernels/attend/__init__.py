@@ -31,21 +31,10 @@ LARGEST_HEAD = 256
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    *,
-    scale: float,
-    past: int | None = None,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    return_lse: bool = False,
-    return_logits: bool = False,
-    index: Tensor | None = None,
-) -> Tensor | tuple[Tensor, ...]:
+    q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor,
+    *, scale: float, past: int | None = None, window: int | None = None, softcap: float | None = None,
+    sinks: Tensor | None = None, return_lse: bool = False, return_logits: bool = False, index: Tensor | None = None,
+) -> Tensor | tuple[Tensor, ...]:  # fmt: skip
     """Grouped-query attention with the softmax in float32.
 
     Args:
@@ -129,7 +118,7 @@ def kernel_for(device: str, dtype: torch.dtype, vectors: int, head_dim: int, *, 
 
 
 def _has_bf16_dot() -> bool:
-    from winnow.kernels.simd import HAS_BF16_DOT
+    from winnow.kernels.simd.kinds import HAS_BF16_DOT
 
     return HAS_BF16_DOT
 
@@ -148,16 +137,9 @@ def _no_numba_kernel(device: str, dtype: torch.dtype, head_dim: int) -> str | No
 
 
 def _check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    scale: float,
-    past: int | None,
-    sinks: Tensor | None,
-    index: Tensor | None,
-) -> None:
+    q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor,
+    scale: float, past: int | None, sinks: Tensor | None, index: Tensor | None,
+) -> None:  # fmt: skip
     rows, q_heads, head_dim = q.shape
     kv_heads, held, _ = k.shape
     units = held if index is None else index.shape[-1]

@@ -12,17 +12,9 @@ ROWS, UNITS = 256, 2048  # a block of logits of 32 query heads is 64 MiB
 
 
 def attend_blocked(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor,
+    *, scale: float, window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The arguments and results of `attend_reference`."""
     parts = [
         _attend_rows(rows, k, v, positions, k_positions, scale, window, softcap, sinks)
@@ -32,16 +24,9 @@ def attend_blocked(
 
 
 def _attend_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor,
+    scale: float, window: int | None, softcap: float | None, sinks: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """A running softmax over blocks of units, for one block of rows."""
     rows, q_heads, head_dim = q.shape
     kv_heads, units, _ = k.shape

@@ -26,23 +26,9 @@ from winnow.kernels.quantize.lanes import (
     sums_in_bytes,
     sums_in_floats,
 )
-from winnow.kernels.simd import (
-    HAS_BF16_DOT,
-    HAS_BYTE_DOT,
-    add,
-    fma,
-    load_f32,
-    max_lanes,
-    maximum,
-    mul,
-    read_f32,
-    read_i64,
-    splat,
-    store_bf16,
-    store_f32,
-    sum_lanes,
-    write_f32,
-)
+from winnow.kernels.simd.arithmetic import add, fma, max_lanes, maximum, mul, splat, sum_lanes
+from winnow.kernels.simd.kinds import HAS_BF16_DOT, HAS_BYTE_DOT
+from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_bf16, store_f32, write_f32
 
 CHUNK = 64  # bytes: sixteen lanes, units of a block or channels, of four codes in every plane
 bytes_1x1, bytes_2x1, bytes_4x1 = sums_in_bytes(1, 1), sums_in_bytes(2, 1), sums_in_bytes(4, 1)

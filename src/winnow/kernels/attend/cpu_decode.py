@@ -19,20 +19,10 @@ from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, lse_of, update_softmax
 from winnow.kernels.launch import match_torch_threads, parts_of_work
-from winnow.kernels.simd import (
-    HAS_BF16_DOT,
-    dot_tile,
-    fma,
-    load_f32,
-    mul,
-    read_f32,
-    read_i64,
-    splat,
-    store_bf16,
-    store_f32,
-    weigh_tile,
-    write_f32,
-)
+from winnow.kernels.simd.arithmetic import fma, mul, splat
+from winnow.kernels.simd.kinds import HAS_BF16_DOT
+from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_bf16, store_f32, write_f32
+from winnow.kernels.simd.tiles import dot_tile, weigh_tile
 
 PIECE = 64  # units; PIECE units of K and V with head_dim 128 are 32 KiB in bfloat16
 
@@ -328,21 +318,10 @@ def balanced_runs(kv_heads: int, threads: int) -> int:
 
 
 def attend_decode(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    *,
-    scale: float,
-    past: int | None = None,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    return_lse: bool = False,
-    logits: Tensor | None = None,
-    index: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
+    q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor,
+    *, scale: float, past: int | None = None, window: int | None = None, softcap: float | None = None,
+    sinks: Tensor | None = None, return_lse: bool = False, logits: Tensor | None = None, index: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The arguments and results of `attend()`; head_dim a multiple of 32, bfloat16 or float32.
 
     logits: memory for the logits of one row, [q_heads, units] float32, contiguous.

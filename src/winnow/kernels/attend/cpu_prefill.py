@@ -14,23 +14,9 @@ from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, lse_of, update_softmax
 from winnow.kernels.launch import match_torch_threads, parts_of_work
-from winnow.kernels.simd import (
-    PANEL,
-    TILE_ROWS,
-    hidden_unless_seen,
-    load_f32,
-    mul,
-    pair_rows,
-    product_tile,
-    read_f32,
-    read_i64,
-    splat,
-    store_bf16,
-    store_f32,
-    transpose_words,
-    write_f32,
-    write_i64,
-)
+from winnow.kernels.simd.arithmetic import hidden_unless_seen, mul, splat
+from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_bf16, store_f32, write_f32, write_i64
+from winnow.kernels.simd.products import PANEL, TILE_ROWS, pair_rows, product_tile, transpose_words
 
 BLOCK = 128  # units
 VECTORS = 96  # query vectors of a task: more would waste more of the blocks on the diagonal, fewer pack more often
@@ -260,18 +246,10 @@ def prefill_kernel(
 
 
 def attend_prefill(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor,
+    *, scale: float, window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
     return_lse: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The arguments and results of `attend()`; head_dim a multiple of 32, bfloat16 or float32."""
     rows, q_heads, head_dim = q.shape
     kv_heads, units, _ = k.shape

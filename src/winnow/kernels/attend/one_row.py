@@ -7,17 +7,9 @@ from winnow.kernels.attend.reference import visible
 
 
 def attend_one_row(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor,
+    *, scale: float, window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The arguments of `attend()` for one row, and its three results with `return_logits`.
 
     One KV head at a time, so that no float32 copy of all keys or values is made.

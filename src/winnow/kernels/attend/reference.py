@@ -5,19 +5,10 @@ from torch import Tensor
 
 
 def attend_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    *,
-    scale: float,
-    past: int | None = None,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    index: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor,
+    *, scale: float, past: int | None = None, window: int | None = None, softcap: float | None = None,
+    sinks: Tensor | None = None, index: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The arguments of `attend()`; `past` is only a promise about positions, so it is not used.
 
     Returns the output, [rows, q_heads, head_dim] in q's dtype, and lse, [rows, q_heads] float32: the logarithm of the

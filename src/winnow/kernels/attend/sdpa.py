@@ -10,16 +10,9 @@ ROWS = 512  # a mask of 512 rows by 32768 units is 16 MiB
 
 
 def attend_sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    *,
-    scale: float,
-    past: int | None = None,
-    window: int | None = None,
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor,
+    *, scale: float, past: int | None = None, window: int | None = None,
+) -> Tensor:  # fmt: skip
     """The arguments of `attend()`; returns [rows, q_heads, head_dim]."""
     rows, q_heads, head_dim = q.shape
     kv_heads, units, _ = k.shape

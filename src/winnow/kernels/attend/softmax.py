@@ -5,22 +5,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from winnow.kernels.simd import (
-    add,
-    exp,
-    fma,
-    load_f32,
-    max_lanes,
-    maximum,
-    mul,
-    read_f32,
-    splat,
-    store_bf16,
-    store_f32,
-    sum_lanes,
-    tanh,
-    write_f32,
-)
+from winnow.kernels.simd.arithmetic import add, exp, fma, max_lanes, maximum, mul, splat, sum_lanes, tanh
+from winnow.kernels.simd.memory import load_f32, read_f32, store_bf16, store_f32, write_f32
 
 HIDDEN: Any = np.float32(-np.inf)  # the logit of a unit that a row does not see
 ZERO: Any = np.float32(0.0)

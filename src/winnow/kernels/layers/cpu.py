@@ -18,7 +18,8 @@ from winnow.kernels.layers.rows import add_share, gate_with, normalise, rotate
 from winnow.kernels.linear.cpu import linear_part
 from winnow.kernels.packed.cpu import OUT, packed_part
 from winnow.kernels.pages.cpu import choose_pages, room_floats
-from winnow.kernels.simd import HAS_BYTE_DOT, read_f32, read_i64
+from winnow.kernels.simd.kinds import HAS_BYTE_DOT
+from winnow.kernels.simd.memory import read_f32, read_i64
 from winnow.kernels.team import join, meet
 
 

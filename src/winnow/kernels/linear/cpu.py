@@ -8,18 +8,9 @@ against several weight rows in tiles of sixteen products, which fetch the next w
 import numpy as np
 from numba import njit, prange, types
 
-from winnow.kernels.simd import (
-    add,
-    dot_bf16,
-    dot_f32,
-    dot_tile,
-    read_bf16,
-    read_f32,
-    splat,
-    sum_lanes,
-    write_bf16,
-    write_f32,
-)
+from winnow.kernels.simd.arithmetic import add, dot_bf16, dot_f32, splat, sum_lanes
+from winnow.kernels.simd.memory import read_bf16, read_f32, write_bf16, write_f32
+from winnow.kernels.simd.tiles import dot_tile
 
 tile_2x8, tile_4x4 = dot_tile(2, 8), dot_tile(4, 4)
 

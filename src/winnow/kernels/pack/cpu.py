@@ -5,7 +5,7 @@ from torch import Tensor
 
 from winnow.kernels.attend.softmax import copy
 from winnow.kernels.launch import match_torch_threads
-from winnow.kernels.simd import read_i64
+from winnow.kernels.simd.memory import read_i64
 
 RUN = 256  # units of one task
 

@@ -131,7 +131,7 @@ def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, rows: int) ->
 def _kernels() -> tuple[Any, Any, bool]:
     """Imported when first used, since that compiles them."""
     from winnow.kernels.packed.cpu import product_kernel, scratch_bytes
-    from winnow.kernels.simd import HAS_BYTE_DOT
+    from winnow.kernels.simd.kinds import HAS_BYTE_DOT
 
     return product_kernel, scratch_bytes, HAS_BYTE_DOT
 

@@ -26,21 +26,10 @@ from winnow.kernels.packed.lanes import (
     write_whole,
 )
 from winnow.kernels.packed.weight import BLOCK, ROWS, TILE
-from winnow.kernels.simd import (
-    LANES,
-    add,
-    load_f32,
-    max_lanes,
-    maximum,
-    mul,
-    read_f32,
-    read_i64,
-    splat,
-    store_f32,
-    sum_lanes,
-    transpose_words,
-    write_f32,
-)
+from winnow.kernels.simd.arithmetic import add, max_lanes, maximum, mul, splat, sum_lanes
+from winnow.kernels.simd.kinds import LANES
+from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_f32, write_f32
+from winnow.kernels.simd.products import transpose_words
 
 ANY = (0, 1, 2, 3)  # kinds
 OUT = 4 * ROWS * TILE  # bytes of the products of a tile

@@ -13,28 +13,8 @@ from numba.core import cgutils, types
 
 from winnow.kernels.packed.weight import BLOCK, KINDS, TILE, WORDS
 from winnow.kernels.quantize.lanes import BYTE_DOT
-from winnow.kernels.simd import (
-    F32,
-    F32X16,
-    HAS_BYTE_DOT,
-    I8,
-    I16X16,
-    I32,
-    I32X16,
-    I64,
-    LANES,
-    at,
-    call,
-    constant,
-    narrowed,
-    operation,
-    read,
-    registers,
-    spread,
-    vector,
-    widened,
-    write,
-)
+from winnow.kernels.simd.build import at, call, constant, narrowed, operation, read, registers, spread, widened, write
+from winnow.kernels.simd.kinds import F32, F32X16, HAS_BYTE_DOT, I8, I16X16, I32, I32X16, I64, LANES, vector
 
 I8X16, F16X16 = ir.VectorType(I8, LANES), ir.VectorType(ir.HalfType(), LANES)
 # A block of a row of x, in bytes. As whole numbers: the upper bytes, the lower ones, what they are multiplied by, and

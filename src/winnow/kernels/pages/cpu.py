@@ -9,7 +9,7 @@ from winnow.kernels.attend.cpu_decode import PIECE, padded, take_dots
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.select.cpu_top import bound_for, write_index
-from winnow.kernels.simd import read_bf16, read_f32, read_i64, write_bf16, write_f32, write_i64
+from winnow.kernels.simd.memory import read_bf16, read_f32, read_i64, write_bf16, write_f32, write_i64
 
 
 def room_floats(group: int, head_dim: int, pages: int) -> int:

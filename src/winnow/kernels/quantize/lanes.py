@@ -9,26 +9,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from winnow.kernels.simd import (
-    F32,
-    F32X16,
-    HAS_BYTE_DOT,
-    I8,
-    I32,
-    I32X16,
-    I64,
-    LANES,
-    at,
-    call,
-    constant,
-    operation,
-    prefetch,
-    read,
-    registers,
-    spread,
-    vector,
-    write,
-)
+from winnow.kernels.simd.build import at, call, constant, operation, prefetch, read, registers, spread, write
+from winnow.kernels.simd.kinds import F32, F32X16, HAS_BYTE_DOT, I8, I32, I32X16, I64, LANES, vector
 
 I8X16 = ir.VectorType(I8, LANES)
 BYTE_DOT = "llvm.x86.avx512.vpdpbusd.512"

@@ -8,7 +8,8 @@ from winnow.kernels.attend.softmax import HIDDEN, ZERO
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.select.cpu_mean import BLOCK, parallel
 from winnow.kernels.select.lanes import load_part, store_part
-from winnow.kernels.simd import add, exp, load_f32, mul, splat, store_f32
+from winnow.kernels.simd.arithmetic import add, exp, mul, splat
+from winnow.kernels.simd.memory import load_f32, store_f32
 
 
 @njit(cache=True, error_model="numpy")

@@ -15,7 +15,8 @@ from winnow.kernels.attend.softmax import HIDDEN, ZERO
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.select.lanes import load_part, log, store_part, sub
 from winnow.kernels.select.reference import LEAST, LOWEST
-from winnow.kernels.simd import add, exp, fma, max_lanes, maximum, mul, read_f32, splat, sum_lanes, write_f32
+from winnow.kernels.simd.arithmetic import add, exp, fma, max_lanes, maximum, mul, splat, sum_lanes
+from winnow.kernels.simd.memory import read_f32, write_f32
 
 BLOCK = 2048  # candidates; 8 KiB
 FLOOR: Any = np.float32(LEAST)

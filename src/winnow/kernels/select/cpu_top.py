@@ -15,7 +15,8 @@ from torch import Tensor
 from winnow.kernels.attend.softmax import HIDDEN
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.select.lanes import above, at_least, bits_of, float_of, load_part, lowest_bit, number_of_bits, sub
-from winnow.kernels.simd import max_lanes, maximum, splat, write_i64
+from winnow.kernels.simd.arithmetic import max_lanes, maximum, splat
+from winnow.kernels.simd.memory import write_i64
 
 NAN: Any = np.float32(np.nan)
 SIGN = -(2**31)

@@ -5,7 +5,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from winnow.kernels.simd import F32, F32X16, I32, I32X16, I64, LANES, call, constant, operation, spread, vector
+from winnow.kernels.simd.build import call, constant, operation, spread
+from winnow.kernels.simd.kinds import F32, F32X16, I32, I32X16, I64, LANES, vector
 
 
 def first_lanes(builder: Any, count: Any) -> Any:

@@ -25,7 +25,8 @@ from winnow.kernels.attend.cpu_prefill import (
 )
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, update_softmax
 from winnow.kernels.launch import match_torch_threads, parts_of_work
-from winnow.kernels.simd import PANEL, TILE_ROWS, read_f32, read_i64, write_i64
+from winnow.kernels.simd.memory import read_f32, read_i64, write_i64
+from winnow.kernels.simd.products import PANEL, TILE_ROWS
 from winnow.kernels.sparse.cells import Cells
 
 

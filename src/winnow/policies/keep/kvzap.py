@@ -12,12 +12,13 @@ from winnow.cache.pattern import ALL, HELD, All
 from winnow.cache.view import NOBODY
 from winnow.parameters import Count
 from winnow.policies.base import LayerContext, Services
-from winnow.policies.keep.base import KeepPolicy, Moment, Score, UnitScorer, end_of_chunk
+from winnow.policies.keep.base import Moment, end_of_chunk
 from winnow.policies.keep.best import best_of_layer
+from winnow.policies.keep.by_heads import ByHeads
 
 
 @dataclass(frozen=True)
-class KVzap(KeepPolicy):
+class KVzap(ByHeads):
     """Keep the units that small trained heads give at least `threshold`, and the newest: as many as the text needs.
 
     A unit's score is computed once, from the projections of its own token. After every chunk each KV head of each layer
@@ -63,19 +64,10 @@ class KVzap(KeepPolicy):
             f"recent={self.recent} must be below budget={self.budget}, of which they are a part; otherwise no unit is "
             "kept for its score",
         )
-        self.require(self.heads != "", "heads='' is no directory; leave heads out for the model's own")
 
     @property
     def ragged(self) -> bool:
         return True
-
-    @property
-    def score(self) -> Score:
-        return Score("kv", heads=self.scorer, cancels=True)
-
-    def scorer(self, services: Services) -> UnitScorer:
-        """The retaining heads. Raises ModelError where the model has none, or others."""
-        return services.retaining_heads(self.heads, self.name)
 
     def prepare(self, services: Services, ids: list[int] | None) -> None:
         self.scorer(services)

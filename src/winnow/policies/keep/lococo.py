@@ -12,8 +12,9 @@ from winnow.cache.sums import Sums
 from winnow.parameters import Count, Natural
 from winnow.policies.base import LayerContext, Services
 from winnow.policies.compute.base import Deep
-from winnow.policies.keep.base import KeepPolicy, Merger, Moment, Score, UnitScorer
+from winnow.policies.keep.base import KeepPolicy, Merger, Moment, Score
 from winnow.policies.keep.best import best
+from winnow.policies.keep.by_heads import ByHeads
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class LoCoCo(KeepPolicy):
 
 
 @dataclass(frozen=True)
-class LoCoCoLocret(LoCoCo):
+class LoCoCoLocret(ByHeads, LoCoCo):
     """LoCoCo whose units are ranked by Locret's retaining heads: those that these expect to be attended to most stay.
 
     A unit's score is computed once, from the projections of its own token, and stored with it. A sum has the lowest
@@ -173,18 +174,6 @@ class LoCoCoLocret(LoCoCo):
     name = "lococo_locret"
     source = "arXiv:2410.01805, appendix C.2"
     loads: ClassVar = ("convolutions", "heads")
-
-    def check(self) -> None:
-        super().check()
-        self.require(self.heads != "", "heads='' is no directory; leave heads out for the model's own")
-
-    @property
-    def score(self) -> Score:
-        return Score("kv", heads=self.scorer, cancels=True)
-
-    def scorer(self, services: Services) -> UnitScorer:
-        """The retaining heads. Raises ModelError where the model has none."""
-        return services.retaining_heads(self.heads, "lococo_locret")
 
     @property
     def score_of_sums(self) -> float:

@@ -6,12 +6,13 @@ from typing import ClassVar
 from winnow.parameters import Count, Natural
 from winnow.policies.base import Services
 from winnow.policies.compute.base import Deep
-from winnow.policies.keep.base import Moment, Score, UnitScorer
+from winnow.policies.keep.base import Moment, UnitScorer
 from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, ByHead, ByLayer, Positions
+from winnow.policies.keep.by_heads import ByHeads
 
 
 @dataclass(frozen=True)
-class Locret(Budgeted):
+class Locret(ByHeads, Budgeted):
     """Keep the units that small trained heads expect to be attended to most (causal importance scores).
 
     A unit's score is computed once, from the projections of its own token, and stored with it. After every chunk each
@@ -59,16 +60,6 @@ class Locret(Budgeted):
                 f"stabilizers={self.stabilizers} must be below budget={self.budget}, of which they are a part; "
                 "otherwise no unit is kept for its score",
             )
-
-        self.require(self.heads != "", "heads='' is no directory; leave heads out for the model's own")
-
-    @property
-    def score(self) -> Score:
-        return Score("kv", heads=self.scorer, cancels=True)
-
-    def scorer(self, services: Services) -> UnitScorer:
-        """The retaining heads. Raises ModelError where the model has none."""
-        return services.retaining_heads(self.heads, "locret")
 
     def protected(self, moment: Moment) -> int:
         if self.prompt_ends(moment):

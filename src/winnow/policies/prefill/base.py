@@ -99,6 +99,43 @@ class PrefillPolicy(Policy):
         return None
 
 
+class Blocked(PrefillPolicy):
+    """Base of the policies that choose by blocks; their fields have these names.
+
+    block: rows, and units, of a block; a block of rows is chosen for by what its own rows say.
+    """
+
+    block: int
+
+    @property
+    def whole(self) -> int:
+        return self.block
+
+    @property
+    def looks(self) -> int:
+        return self.block
+
+
+class Chunked(Blocked):
+    """Base of those that choose for a chunk of a prompt at once: so many tokens, whole blocks."""
+
+    chunk: int
+
+    def check(self) -> None:
+        self.require(
+            self.chunk % self.block == 0,
+            f"chunk={self.chunk} is not a whole number of blocks of block={self.block}; "
+            f"use chunk={max(1, round(self.chunk / self.block)) * self.block}",
+        )
+
+    @property
+    def whole(self) -> int:
+        return self.chunk
+
+    def next_end(self, known: int) -> int:
+        return (known // self.chunk + 1) * self.chunk
+
+
 def pooled(x: Tensor, block: int, front: int = 0) -> Tensor:
     """Means over blocks, [heads, n, width] -> [heads, blocks, width] float32; `front` are missing from the first."""
     heads, n, width = x.shape

@@ -11,11 +11,11 @@ from torch import Tensor
 from winnow.kernels.sparse import Cells
 from winnow.parameters import Count, Natural, Share
 from winnow.policies.base import Services
-from winnow.policies.prefill.base import Chooser, Piece, PrefillPolicy, along_diagonals, pooled
+from winnow.policies.prefill.base import Chooser, Chunked, Piece, along_diagonals, pooled
 
 
 @dataclass(frozen=True)
-class FlexPrefill(PrefillPolicy):
+class FlexPrefill(Chunked):
     """Read as many blocks as hold a share of the attention, found by pooled queries or by columns and diagonals.
 
     gamma: the share; 1: everything is read. tau: up to this distance of a head's two estimates it goes by pooled
@@ -46,24 +46,6 @@ class FlexPrefill(PrefillPolicy):
     source = "arXiv:2502.20766, section 3"
     off: ClassVar = {"gamma": 1.0}
     trial: ClassVar = {"gamma": 0.4, "tau": 0.1, "min_budget": 4, "block": 2, "chunk": 8}
-
-    def check(self) -> None:
-        self.require(
-            self.chunk % self.block == 0,
-            f"chunk={self.chunk} is not a whole number of blocks of block={self.block}; "
-            f"use chunk={max(1, round(self.chunk / self.block)) * self.block}",
-        )
-
-    @property
-    def whole(self) -> int:
-        return self.chunk
-
-    @property
-    def looks(self) -> int:
-        return self.block
-
-    def next_end(self, known: int) -> int:
-        return (known // self.chunk + 1) * self.chunk
 
     def chooser(self, services: Services) -> Chooser:
         return self.choose

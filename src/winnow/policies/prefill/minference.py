@@ -12,7 +12,7 @@ from torch import Tensor
 from winnow.kernels.sparse import Cells
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import Services
-from winnow.policies.prefill.base import Chooser, Piece, PrefillPolicy, along_diagonals, best, pooled
+from winnow.policies.prefill.base import Chooser, Chunked, Piece, along_diagonals, best, pooled
 
 Kind = Literal["vertical_slash", "a_shape", "block_sparse"]
 PATTERNS = get_args(Kind)
@@ -35,7 +35,7 @@ SIZED = Where(
 
 
 @dataclass(frozen=True)
-class MInference(PrefillPolicy):
+class MInference(Chunked):
     """Read a prompt in patterns: columns and diagonals, the first units and the recent ones, or the best blocks.
 
     pattern: of all heads. heads: a directory in which `winnow diagnose patterns` has written the pattern and the sizes
@@ -82,23 +82,9 @@ class MInference(PrefillPolicy):
     }
     loads: ClassVar = ("heads",)
 
-    def check(self) -> None:
-        self.require(
-            self.chunk % self.block == 0,
-            f"chunk={self.chunk} is not a whole number of blocks of block={self.block}; "
-            f"use chunk={max(1, round(self.chunk / self.block)) * self.block}",
-        )
-
-    @property
-    def whole(self) -> int:
-        return self.chunk
-
     @property
     def looks(self) -> int:
         return LAST
-
-    def next_end(self, known: int) -> int:
-        return (known // self.chunk + 1) * self.chunk
 
     def prepare(self, services: Services, ids: list[int] | None) -> None:
         self.require(self.heads != "", "heads='' is no directory; leave heads out for the same pattern in all heads")

@@ -10,11 +10,11 @@ from torch import Tensor
 from winnow.kernels.sparse import Cells
 from winnow.parameters import Count, Share
 from winnow.policies.base import Services
-from winnow.policies.prefill.base import Chooser, Piece, PrefillPolicy
+from winnow.policies.prefill.base import Blocked, Chooser, Piece
 
 
 @dataclass(frozen=True)
-class XAttention(PrefillPolicy):
+class XAttention(Blocked):
     """Read the blocks of a prompt's attention map whose antidiagonals promise the most attention.
 
     threshold: share of the promised attention that the blocks of a row of blocks hold together; 1: all are read.
@@ -48,14 +48,6 @@ class XAttention(PrefillPolicy):
             f"block={self.block} is not a whole number of groups of stride={self.stride}; "
             f"use block={max(1, round(self.block / self.stride)) * self.stride}",
         )
-
-    @property
-    def whole(self) -> int:
-        return self.block
-
-    @property
-    def looks(self) -> int:
-        return self.block
 
     def chooser(self, services: Services) -> Chooser:
         return self.choose
