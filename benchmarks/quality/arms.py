@@ -76,26 +76,23 @@ class Setting:
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings to be tried at each cost: at most `caps[cost]` of what full attention takes."""
+    """Settings to be tried at each cost: at most `caps[cost]` of what full attention takes, by what is counted."""
 
-    caps: dict[str, float]
+    caps: dict[str, dict[str, float]]
     settings: tuple[Setting, ...]
 
     @classmethod
     def read(cls, path: Path) -> "Grid":
         """Of a TOML file, a table per cost: `at_most`, and a list of plans for each policy.
 
-        Raises InputError where it is none, a cost is unknown, or policies of a cost have different numbers of settings.
+        A table has the name of a count and a share of it, or another name and shares of several counts. Raises
+        InputError where it is none, a count is unknown, or policies of a cost have different numbers of settings.
         """
         try:
             document = tomllib.loads(read_text(path))
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is no TOML file: {error}") from error
-        if unknown := [cost for cost in document if cost not in COSTS]:
-            raise InputError(f"{path}: no cost is called {unknown[0]!r}; there are {', '.join(COSTS)}")
-        if without := [cost for cost, table in document.items() if not isinstance(table.get("at_most"), float)]:
-            raise InputError(f"{path}: {without[0]} needs at_most, a share of what full attention takes, such as 0.25")
-        caps = {cost: table["at_most"] for cost, table in document.items()}
+        caps = {cost: _caps(path, cost, table.get("at_most")) for cost, table in document.items()}
         settings = tuple(each for cost, table in document.items() for each in _settings(path, cost, table))
         return cls(caps, settings)
 
@@ -120,6 +117,16 @@ class Grid:
                 raise InputError(f"{name} {missing[0]}: the grid has {', '.join(known)}")
         chosen = (s for s in self.settings if s.cost in (costs or self.caps))
         return list(dict.fromkeys(s.arm for s in chosen if not policies or s.policy in policies))
+
+
+def _caps(path: Path, cost: str, given: Any) -> dict[str, float]:
+    """How much of each count a cost may take. Raises InputError where that is not said."""
+    caps = given if isinstance(given, dict) else {cost: given}
+    if unknown := [count for count in caps if count not in COSTS]:
+        raise InputError(f"{path}: no cost is called {unknown[0]!r}; there are {', '.join(COSTS)}")
+    if not caps or not all(isinstance(share, float) for share in caps.values()):
+        raise InputError(f"{path}: {cost} needs at_most, a share of what full attention takes, such as 0.25")
+    return caps
 
 
 def _settings(path: Path, cost: str, table: dict[str, Any]) -> Iterator[Setting]:

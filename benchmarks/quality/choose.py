@@ -12,7 +12,7 @@ from winnow.errors import InputError
 
 CLOSE = 0.02  # of a score: settings that are so close to the best of a policy are told apart by their KL
 RULE = (
-    "A setting fits where its counted share is at most that of the cost, over all questions and over all windows. Of a "
+    "A setting fits where what it counts is at most the cost's share, over all questions and over all windows. Of a "
     f"policy's settings that fit, those within {100 * CLOSE:.0f} points of its best mean score are left, and of these "
     "the one with the least KL is chosen."
 )
@@ -20,10 +20,10 @@ RULE = (
 
 @dataclass(frozen=True)
 class Measured:
-    """A setting over all that was measured of it. share: the larger one, of questions and of windows."""
+    """A setting over all that was measured of it. shares: of each count the larger, of questions and of windows."""
 
     setting: Setting
-    share: float
+    shares: dict[str, float]
     difference: float | None
     kl: float | None
 
@@ -32,16 +32,17 @@ class Measured:
 class Choice:
     """The setting of a policy at a cost.
 
-    plan, name: the arm's; share: of full attention's cost; tried, fitting: settings that were measured, and those of
-    them at or under `at_most`. difference: of the mean score from full attention's; kl: nats; None: not measured.
+    plan, name: the arm's; at_most, shares: of full attention's, by what is counted; tried, fitting: settings that were
+    measured, and those of them at or under `at_most`. difference: of the mean score from full attention's; kl: nats;
+    None: not measured.
     """
 
     plan: str
     name: str
     policy: str
     cost: str
-    at_most: float
-    share: float
+    at_most: dict[str, float]
+    shares: dict[str, float]
     tried: int
     fitting: int
     difference: float | None
@@ -62,16 +63,19 @@ def choose(records: Sequence[Record], grid: Grid) -> tuple[list[Choice], list[st
     for cost, at_most in grid.caps.items():
         for policy in grid.policies(cost):
             settings = [each for each in grid.of(cost) if each.policy == policy]
-            tried = [m for each in settings if (m := _measured(each, scores, windows)) is not None]
-            fitting = [each for each in tried if each.share <= at_most]
+            tried = [m for each in settings if (m := _measured(each, [*at_most], scores, windows)) is not None]
+            fitting = [each for each in tried if all(each.shares[count] <= at_most[count] for count in at_most)]
             if tried and len(tried) < grid.tries[cost]:
                 told.append(f"{policy}, {cost}: {len(tried)} of {grid.tries[cost]} settings were measured")
             if fitting:
                 made.append(_choice(_best(fitting), at_most, len(tried), len(fitting)))
             elif tried:
-                least = min(each.share for each in tried)
+                least = {count: min(each.shares[count] for each in tried) for count in at_most}
                 told.append(
-                    f"{policy}, {cost}: none of {len(tried)} settings is at most {at_most:g}; least {least:.3f}"
+                    f"{policy}, {cost}: none of {len(tried)} settings fits; "
+                    + ", ".join(
+                        f"{count} at least {least[count]:.3f}, at most {most:g}" for count, most in at_most.items()
+                    )
                 )
     return made, told
 
@@ -83,21 +87,27 @@ def _best(fitting: Sequence[Measured]) -> Measured:
     return min(close, key=lambda each: each.kl or 0.0)
 
 
-def _measured(setting: Setting, scores: Sequence[ScoreRow], windows: Sequence[WindowRow]) -> Measured | None:
+def _measured(
+    setting: Setting, counts: Sequence[str], scores: Sequence[ScoreRow], windows: Sequence[WindowRow]
+) -> Measured | None:
     """Means over lengths; None where nothing was measured."""
     mine = [row for row in scores if row.arm == setting.arm.name]
     seen = [row for row in windows if row.arm == setting.arm.name]
-    shares = [share for row in (*mine, *seen) if (share := row.costs[setting.cost]) is not None]
-    if not shares:
+    shares = {
+        count: max(found)
+        for count in counts
+        if (found := [share for row in (*mine, *seen) if (share := row.costs[count]) is not None])
+    }
+    if len(shares) < len(counts):
         return None
     difference = statistics.fmean(row.difference.mean for row in mine) if mine else None
     kl = statistics.fmean(row.kl.mean for row in seen) if seen else None
-    return Measured(setting, max(shares), difference, kl)
+    return Measured(setting, shares, difference, kl)
 
 
-def _choice(best: Measured, at_most: float, tried: int, fitting: int) -> Choice:
+def _choice(best: Measured, at_most: dict[str, float], tried: int, fitting: int) -> Choice:
     setting = best.setting
     return Choice(
-        setting.arm.text, setting.arm.name, setting.policy, setting.cost, at_most, best.share, tried, fitting,
+        setting.arm.text, setting.arm.name, setting.policy, setting.cost, at_most, best.shares, tried, fitting,
         best.difference, best.kl,
     )  # fmt: skip

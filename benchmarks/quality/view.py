@@ -115,11 +115,10 @@ def choices_table(choices: Sequence[Choice], told: Sequence[str], rule: str) -> 
             points = "" if each.difference is None else f"{100 * each.difference:+.1f}"
             kl = "" if each.kl is None else f"{each.kl:.4f}"
             counts = (str(each.fitting), str(each.tried))
-            name = f"{cost} <= {each.at_most:g}"
+            name = ", ".join(f"{count} <= {most:g}" for count, most in each.at_most.items())
+            shares = " ".join(f"{100 * share:.1f}" for share in each.shares.values())
             ends = each is here[-1]
-            table.add_row(
-                name, each.policy, each.plan, f"{100 * each.share:.1f}", points, kl, *counts, end_section=ends
-            )
+            table.add_row(name, each.policy, each.plan, shares, points, kl, *counts, end_section=ends)
     return Group(table, *told)
 
 

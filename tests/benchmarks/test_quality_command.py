@@ -41,7 +41,7 @@ def test_run_choose_run_again_and_merge(bench, tiny, data, tmp_path):
     assert "streaming" in result.out
     [arm] = json.loads(chosen.read_text(encoding="utf-8"))["arms"]
     assert (arm["plan"], arm["cost"], arm["tried"]) == (STREAMING, "units", 1)
-    assert arm["share"] < 0.5
+    assert arm["shares"]["units"] < 0.5
 
     tested, png = tmp_path / "b.jsonl", tmp_path / "b.png"
     result = bench("quality", "run", tested, "--split", "test", "--plans", chosen, *common, "--plot", png)

@@ -115,6 +115,26 @@ lazyllm = ["lazyllm", "lazyllm(keep=0.5)", "lazyllm(keep=0.9)"]
 """
 
 
+COMPOSED = """
+[all]
+at_most = { rows = 0.6, units = 0.2 }
+"pop + quest" = ["pop(cutoff=0.5) + quest", "pop(cutoff=0.6) + quest"]
+"""
+
+
+def test_of_several_counts_every_one_has_to_fit(tmp_path):
+    (tmp_path / "grid.toml").write_text(COMPOSED, encoding="utf-8")
+    grid = Grid.read(tmp_path / "grid.toml")
+    records = [window("full", 0, 0.0), window("pop(cutoff=0.5) + quest", 0, 0.1, share=0.3)]
+    assert choose(records, grid) == ([], [
+        "pop + quest, all: 1 of 2 settings were measured",
+        "pop + quest, all: none of 1 settings fits; "
+        "rows at least 0.300, at most 0.6, units at least 0.300, at most 0.2",
+    ])  # fmt: skip
+    [choice], told = choose([*records, window("pop(cutoff=0.6) + quest", 0, 0.2, share=0.2)], grid)
+    assert (choice.plan, choice.shares, told) == ("pop(cutoff=0.6) + quest", {"rows": 0.2, "units": 0.2}, [])
+
+
 def test_the_rule_takes_what_fits_then_the_score_then_the_kl(tmp_path):
     (tmp_path / "grid.toml").write_text(GRID, encoding="utf-8")
     grid = Grid.read(tmp_path / "grid.toml")
@@ -135,12 +155,12 @@ def test_the_rule_takes_what_fits_then_the_score_then_the_kl(tmp_path):
         ("pop", "pop(cutoff=0.5)", 3, 2),
         ("speed", "speed(cutoff=0.6)", 2, 2),
     ]
-    assert (choices[0].share, choices[0].kl) == (0.5, 0.3)
+    assert (choices[0].shares, choices[0].kl) == ({"rows": 0.5}, 0.3)
     assert choices[0].difference == pytest.approx(-0.51)
     assert told == [
         "speed, rows: 2 of 3 settings were measured",
         "lazyllm, rows: 1 of 3 settings were measured",
-        "lazyllm, rows: none of 1 settings is at most 0.6; least 0.700",
+        "lazyllm, rows: none of 1 settings fits; rows at least 0.700, at most 0.6",
     ]
     with pytest.raises(InputError, match="no records"):
         choose([], grid)

@@ -74,6 +74,14 @@ def _bounded() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def first_line(process: subprocess.Popen[str]) -> str:
+    """What it says first on standard error. Raises RuntimeError with all that it says where that is a traceback."""
+    assert process.stderr is not None
+    if (said := process.stderr.readline()).startswith("Traceback"):
+        raise RuntimeError(said + process.stderr.read())
+    return said
+
+
 def run(parts: Sequence[Sequence[object]], program: str | None = None, given: str = "") -> list[Ended]:
     """Processes with each list of arguments, all at once; given: what all find on standard input."""
     started = [start(each, program) for each in parts]

@@ -241,7 +241,7 @@ def test_a_replica_imports_nothing_from_the_folder_that_it_is_started_in(tmp_pat
 def test_the_command_with_replicas(tiny):
     """Says where it is, answers, finishes what is under way after SIGTERM, and ends with 0."""
     process = forked.start(["-m", "winnow", "serve", tiny, "--port", 0, "--replicas", 2])
-    said = process.stderr.readline()
+    said = forked.first_line(process)
     assert " under full in 2 replicas at http://127.0.0.1:" in said, said
     url = said.split(" at ")[1].split(";")[0]
     body = json.dumps({"prompt": "ab", "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
@@ -256,7 +256,7 @@ def test_the_command_with_replicas(tiny):
 
 def test_one_process_that_is_killed_says_no_success(tiny):
     process = forked.start(["-m", "winnow", "serve", tiny, "--port", 0, "--threads", 1])
-    url = process.stderr.readline().split(" at ")[1].split(";")[0]
+    url = forked.first_line(process).split(" at ")[1].split(";")[0]
     body = json.dumps({"prompt": "ab", "max_tokens": 20_000, "ignore_eos": True, "stream": True}).encode()
     request = urllib.request.Request(f"{url}/completions", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=30) as reply:

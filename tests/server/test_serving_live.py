@@ -132,7 +132,7 @@ def test_a_client_that_leaves_frees_its_bytes(client, live):
 def test_the_command(tiny):
     """Loads, says where it is, answers, finishes what is under way after SIGTERM, and ends with 0."""
     process = forked.start(["-m", "winnow", "serve", tiny, "--port", 0, "--plan", "streaming", "--threads", 1])
-    said = process.stderr.readline()
+    said = forked.first_line(process)
     assert " under streaming at http://127.0.0.1:" in said
     url = said.split(" at ")[1].split(";")[0]
     body = json.dumps({"prompt": "ab", "max_tokens": 300, "ignore_eos": True}).encode()
