@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 import torch
 from rich.table import Table
@@ -11,16 +12,22 @@ from benchmarks.document import ids_of
 from benchmarks.record import Record, about
 from benchmarks.source import load_checked
 from benchmarks.sparse import PLANS, Skipped, SparseRow, measure_sparse, summarise_sparse
+from benchmarks.sparse_plot import plot_sparse
 from benchmarks.tables import length_table
 from winnow.cli.deliver import deliver
 from winnow.cli.inputs import parse_plans
 from winnow.cli.terminal import Meter, interruptible
+from winnow.errors import InputError
 from winnow.evaluation.compare import with_full
 
 
 def sparse(options: Sparse) -> int:
     """Time prefills; returns the exit code."""
     lengths, tail = sorted(set(options.length)), options.tail if options.shape is None else 0
+    if options.shape is not None and options.plot is not None:
+        raise InputError(
+            "--plot draws how far plans are from full attention, which random weights do not tell; leave it out"
+        )
     plans = with_full(parse_plans(options.plan, PLANS))
     llm = load_checked(options.source(), plans, lengths[-1] + tail)
     ids = ids_of(llm, options.text, options.shape, lengths[-1] + tail)
@@ -33,9 +40,10 @@ def sparse(options: Sparse) -> int:
             meter.note(f"{found[0].length:,} tokens: done")
     rows = summarise_sparse(measured)
     figures = {**settings, "summary": list(map(asdict, rows)), "records": list(map(asdict, measured))}
+    draw = partial(plot_sparse, rows=rows, title=name) if any(row.kl is not None for row in rows) else None
     shown = _shown(rows, f"{name}, {torch.get_num_threads()} threads") if rows else "no length was finished"
     complete = len(measured) == len(plans) * len(lengths)
-    return deliver(Record("sparse", figures, shown, complete=complete, about=about(llm, name)), options)
+    return deliver(Record("sparse", figures, shown, draw, complete, about(llm, name)), options)
 
 
 def _or_none(value: float | None, spell: Callable[[float], str]) -> str:

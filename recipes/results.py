@@ -85,6 +85,7 @@ RESULTS_IN_ORDER = (
     Result("engine-together-qwen3", 12, quoted=("results/engine.md", "engine-together-qwen3.json")),
     Result("engine-attention", 4, quoted=("results/engine.md", "engine-attention.json")),
     Result("engine-arrival", 7, quoted=("results/engine.md", "engine-arrival.json")),
+    Result("prefill-smollm2", 6, quoted=("results/prefill.md", "prefill-smollm2.json")),
     Result("quality-keep", 20, _quality("keep")),
     Result("quality-compute", 20, _quality("compute")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),

@@ -51,7 +51,7 @@ class Steps(PlansOptions, TextOptions, OutOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sparse(PlansOptions, TextOrShapeOptions, OutOptions):
+class Sparse(PlansOptions, TextOrShapeOptions, PlotOptions):
     """Seconds to prefill a prompt of a text under plans that skip what its rows read, and how close they stay to full.
 
     Without --plan: full attention and a few settings of every such policy.

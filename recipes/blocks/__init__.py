@@ -13,6 +13,7 @@ from . import (
     locret,
     needle,
     peers,
+    prefill,
     quality,
     slowfast,
     speed,
@@ -25,7 +26,7 @@ from .claims import speed as speed_claims
 from .tables import Block
 
 PAGES = (
-    demo, diagnose, engine, fidelity, frontier, gguf, lazyllm, locret, needle, peers, quality, slowfast, speed, times,
-    lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
+    demo, diagnose, engine, fidelity, frontier, gguf, lazyllm, locret, needle, peers, prefill, quality, slowfast, speed,
+    times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
 )  # fmt: skip
 BLOCKS: dict[str, Block] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}

@@ -39,13 +39,16 @@ def test_a_speedup_is_taken_within_a_turn():
 
 
 def test_table_and_json(bench, document, tmp_path):
-    out = tmp_path / "sparse.json"
+    out, plot = tmp_path / "sparse.json", tmp_path / "sparse.png"
     arms = [part for plan in PLANS[1:] for part in ("-p", plan)]
-    result = bench("sparse", "-l", 60, "--tail", 4, "--repeats", 2, "--text", document, *arms, "--out", out)
+    result = bench(
+        "sparse", "-l", 60, "--tail", 4, "--repeats", 2, "--text", document, *arms, "--out", out, "--plot", plot
+    )
     assert result.code == 0, result.err
     told = json.loads(out.read_text(encoding="utf-8"))
     assert (told["command"], told["complete"]) == ("sparse", True)
     assert told.keys() >= MADE_BY
+    assert plot.read_bytes().startswith(b"\x89PNG")
     assert len(told["summary"]) == len(told["records"]) == 3
     assert all(heading.split("\n")[0] in result.out for heading in COLUMNS)
 
@@ -53,3 +56,8 @@ def test_table_and_json(bench, document, tmp_path):
 def test_random_weights_take_no_text(bench, document):
     result = bench("sparse", "--shape", "needle-like", "--text", document)
     assert (result.code, "leave --text out" in result.err) == (2, True)
+
+
+def test_random_weights_have_no_picture(bench, tmp_path):
+    result = bench("sparse", "--shape", "needle-like", "--plot", tmp_path / "no.png")
+    assert (result.code, "random weights do not tell" in result.err) == (2, True)
