@@ -17,9 +17,10 @@ def plans(told: Record) -> str:
     }
     length = told["summary"][0]["length"]
     about = (
-        f"{told['model']}, {length:,} tokens, {told['threads']} threads, {told['repeats']} turns: the median prefill; faster: "
-        "full attention's time over the plan's in the same turn, the median, the least and the most; pairs of a query and a key, of those in layers where the plan chooses; KL of the next token, nats, "
-        f"the mean and the most over {told['tail']} tokens."
+        f"{told['model']}, {length:,} tokens, {told['threads']} threads, {told['repeats']} turns: the median prefill; "
+        "faster: full attention's time over the plan's in the same turn, the median, the least and the most; pairs of "
+        "a query and a key, of those in layers where the plan chooses; KL of the next token, nats, the mean and the "
+        f"most over {told['tail']} tokens."
     )
     return f"{table(columns, told['summary'])}\n\n{about}"
 
