@@ -86,6 +86,7 @@ RESULTS_IN_ORDER = (
     Result("engine-attention", 4, quoted=("results/engine.md", "engine-attention.json")),
     Result("engine-arrival", 7, quoted=("results/engine.md", "engine-arrival.json")),
     Result("prefill-smollm2", 6, quoted=("results/prefill.md", "prefill-smollm2.json")),
+    Result("prefill-beyond", 25, quoted=("results/prefill.md", "prefill-beyond.json")),
     Result("quality-keep", 20, _quality("keep")),
     Result("quality-compute", 20, _quality("compute")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .tables import Block, Record, code, number, table
+from .tables import Block, Record, code, mib, number, table
 
 
 def plans(told: Record) -> str:
@@ -29,4 +29,27 @@ def _faster(row: Record) -> str:
     return f"{row['speedup']:.2f} ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})"
 
 
-BLOCKS = {"prefill-smollm2": Block(plans, ("prefill-smollm2.json",))}
+def beyond(told: Record) -> str:
+    """A row per plan and length: keys that were found, and the memory that it took."""
+    columns = {
+        "positions": lambda row: f"{row['times']:.0f} x",
+        "plan": code("plan"),
+        "keys found": lambda row: f"{row['score'] * row['examples']:.0f} of {row['examples']}",
+        "by depth": lambda row: " ".join(f"{100 * each:.0f}" for each in row["by_depth"].values()),
+        "TTFT, s": number("ttft_s", 1),
+        "memory of the plan, MiB": mib("total_bytes", 1),
+        "files, MiB": mib("disk_bytes", 0),
+        "process, MiB": mib("peak_bytes", 0),
+    }
+    depths = ", ".join(told["summary"][0]["by_depth"])
+    about = (
+        f"{told['model']}, {told['positions']:,} positions, {told['threads']} threads; depth: of the key in the text, "
+        f"{depths}; memory: the most that a plan holds, units in memory and all beside them; process: weights included."
+    )
+    return f"{table(columns, told['summary'])}\n\n{about}"
+
+
+BLOCKS = {
+    "prefill-smollm2": Block(plans, ("prefill-smollm2.json",)),
+    "prefill-beyond": Block(beyond, ("prefill-beyond.json",)),
+}
