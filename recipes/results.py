@@ -64,6 +64,18 @@ def _quality(arms: str) -> tuple[str, ...]:
     )
 
 
+def _validated(*costs: str) -> tuple[str, ...]:
+    files = " ".join(f"{{work}}/quality-{cost}.jsonl" for cost in costs)
+    return (
+        *(
+            f"python -m benchmarks quality run {{work}}/quality-{cost}.jsonl --split validation --data {{data}} "
+            f"-m smollm2 --grid benchmarks/quality/grid.toml --cost {cost} -l 4096 -n 0 -w 1 --threads 1"
+            for cost in costs
+        ),
+        f"python -m benchmarks quality choose {files} --out docs/results/quality-chosen.json",
+    )
+
+
 RESULTS_IN_ORDER = (
     Result("demo", 6, ("winnow demo --out docs/results/demo.json",)),
     Result("frontier", 20, (
@@ -89,6 +101,7 @@ RESULTS_IN_ORDER = (
     Result("prefill-beyond", 25, quoted=("results/prefill.md", "prefill-beyond.json")),
     Result("quality-keep", 20, _quality("keep")),
     Result("quality-compute", 20, _quality("compute")),
+    Result("quality-chosen", 90, _validated("rows", "bytes", "pairs", "composed")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
     Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),
     Result("lazyllm-table1", 15, quoted=("results/lazyllm.md", "lazyllm-table1.json")),

@@ -42,4 +42,25 @@ def _share(cost: str) -> Column:
     return lambda row: number(cost, 2)(row["costs"])
 
 
+def chosen(told: Record) -> str:
+    """A row per cost and policy, the closest to full attention first; then what has no setting that fits."""
+    columns = {
+        "cost": lambda row: ", ".join(f"{count} <= {most:g}" for count, most in row["at_most"].items()),
+        "policy": code("policy"),
+        "setting": code("plan"),
+        "counted": lambda row: ", ".join(f"{share:.2f}" for share in row["shares"].values()),
+        "KL": number("kl", 3),
+        "fit": lambda row: f"{row['fitting']} of {row['tried']}",
+    }
+    costs = list(dict.fromkeys(row["cost"] for row in told["arms"]))
+    rows = sorted(told["arms"], key=lambda row: (costs.index(row["cost"]), row["kl"]))
+    first = told["headers"][0]
+    about = (
+        f"{first['model']}, {first['split']}, windows of 4,096 tokens, one of each of six domains, {first['fed']} "
+        "tokens after each; counted: of full attention's, the more of windows; KL of the next token, nats. "
+    )
+    return f"{table(columns, rows)}\n\n{about}{' '.join(f'{each}.' for each in told['told'])}"
+
+
 BLOCKS = {name: Block(arms, (f"{name}.json",)) for name in ("quality-keep", "quality-compute")}
+BLOCKS["quality-chosen"] = Block(chosen, ("quality-chosen.json",))
