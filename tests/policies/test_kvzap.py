@@ -123,6 +123,8 @@ def test_what_it_lacks_is_said():
     llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, 8), seed=1)
     with pytest.raises(ModelError, match=r"say a logit, and the threshold of kvzap .*; train some with winnow train"):
         llm.prepare("kvzap")
+    with pytest.raises(PlanError, match="kvzap: heads='' is no directory; leave heads out"):
+        KVzap(heads="")
     with pytest.raises(PlanError, match="recent=128 must be below budget=128"):
         KVzap(budget=128)
     with pytest.raises(PlanError, match="kvzap keeps different numbers; use one of the two"):

@@ -235,3 +235,8 @@ def test_plans_that_leave_out_rows_are_refused(llm, ids, name, idle):
             PlanError, match=rf"(?s)(?=.*locret)(?=.*{name} (makes units without rows|evicts tokens)).*use one of them"
         ):
             call()
+
+
+def test_heads_without_a_name_are_refused():
+    with pytest.raises(PlanError, match="locret: heads='' is no directory; leave heads out"):
+        Locret(heads="")

@@ -59,6 +59,7 @@ class KVzap(ByHeads):
     loads: ClassVar = ("heads",)
 
     def check(self) -> None:
+        super().check()
         self.require(
             self.budget is None or self.recent < self.budget,
             f"recent={self.recent} must be below budget={self.budget}, of which they are a part; otherwise no unit is "
