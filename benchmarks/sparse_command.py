@@ -29,6 +29,8 @@ def sparse(options: Sparse) -> int:
             "--plot draws how far plans are from full attention, which random weights do not tell; leave it out"
         )
     plans = with_full(parse_plans(options.plan, PLANS))
+    if options.plot is not None and len(plans) == 1:
+        raise InputError("--plot draws how far plans are from full attention; give one with --plan")
     llm = load_checked(options.source(), plans, lengths[-1] + tail)
     ids = ids_of(llm, options.text, options.shape, lengths[-1] + tail)
     settings = {"tail": tail, "repeats": options.repeats}
@@ -40,7 +42,7 @@ def sparse(options: Sparse) -> int:
             meter.note(f"{found[0].length:,} tokens: done")
     rows = summarise_sparse(measured)
     figures = {**settings, "summary": list(map(asdict, rows)), "records": list(map(asdict, measured))}
-    draw = partial(plot_sparse, rows=rows, title=name) if any(row.kl is not None for row in rows) else None
+    draw = partial(plot_sparse, rows=rows, title=name) if rows else None
     shown = _shown(rows, f"{name}, {torch.get_num_threads()} threads") if rows else "no length was finished"
     complete = len(measured) == len(plans) * len(lengths)
     return deliver(Record("sparse", figures, shown, draw, complete, about(llm, name)), options)

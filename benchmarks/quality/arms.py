@@ -92,6 +92,8 @@ class Grid:
             document = tomllib.loads(read_text(path))
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is no TOML file: {error}") from error
+        if loose := [name for name, table in document.items() if not isinstance(table, dict)]:
+            raise InputError(f"{path}: {loose[0]} stands in no table; a cost begins with its name, such as [rows]")
         caps = {cost: _caps(path, cost, table.get("at_most")) for cost, table in document.items()}
         settings = tuple(each for cost, table in document.items() for each in _settings(path, cost, table))
         return cls(caps, settings)

@@ -38,6 +38,7 @@ def beyond(told: Record) -> str:
         "by depth": lambda row: " ".join(f"{100 * each:.0f}" for each in row["by_depth"].values()),
         "TTFT, s": number("ttft_s", 1),
         "memory of the plan, MiB": mib("total_bytes", 1),
+        "of it beside units, MiB": mib("aux_bytes", 1),
         "files, MiB": mib("disk_bytes", 0),
         "process, MiB": mib("peak_bytes", 0),
     }

@@ -56,8 +56,8 @@ def chosen(told: Record) -> str:
     rows = sorted(told["arms"], key=lambda row: (costs.index(row["cost"]), row["kl"]))
     first = told["headers"][0]
     about = (
-        f"{first['model']}, {first['split']}, windows of 4,096 tokens, one of each of six domains, {first['fed']} "
-        "tokens after each; counted: of full attention's, the more of windows; KL of the next token, nats. "
+        f"{first['model']}, {first['split']}, {first['fed']} tokens after each window; counted: of full attention's, "
+        "over all windows; KL of the next token, nats, the mean of windows. "
     )
     return f"{table(columns, rows)}\n\n{about}{' '.join(f'{each}.' for each in told['told'])}"
 

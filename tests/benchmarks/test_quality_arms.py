@@ -98,6 +98,9 @@ def test_parts_of_a_grid():
         ("[rows]\nat_most = 0.5\npop = ['lazyllm']\n", "stands under pop, and is lazyllm"),
         ("[time]\nat_most = 0.5\n", "no cost is called 'time'"),
         ("[rows]\npop = ['pop']\n", "at_most"),
+        ("[all]\nat_most = { time = 0.5 }\n", "no cost is called 'time'"),
+        ("[all]\nat_most = {}\n", "all needs at_most"),
+        ("at_most = 0.5\n", "at_most stands in no table"),
         ("[rows\n", "no TOML file"),
     ],
 )

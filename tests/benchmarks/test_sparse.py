@@ -58,6 +58,11 @@ def test_random_weights_take_no_text(bench, document):
     assert (result.code, "leave --text out" in result.err) == (2, True)
 
 
-def test_random_weights_have_no_picture(bench, tmp_path):
-    result = bench("sparse", "--shape", "needle-like", "--plot", tmp_path / "no.png")
-    assert (result.code, "random weights do not tell" in result.err) == (2, True)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--shape", "needle-like"], "random weights do not tell"), (["-p", "full"], "give one with --plan")],
+)
+def test_a_picture_needs_something_to_draw(bench, tmp_path, arguments, message):
+    result = bench("sparse", *arguments, "--plot", tmp_path / "no.png")
+    assert (result.code, message in result.err) == (2, True)
+    assert not (tmp_path / "no.png").exists()

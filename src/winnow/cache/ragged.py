@@ -7,17 +7,13 @@ heads are in the last slot, and a head with fewer than the longest has nothing i
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from winnow.cache.run import Slots
+from winnow.cache.run import Run, Slots, Units
 from winnow.cache.view import NOBODY
 from winnow.kernels.pack import packed
-
-if TYPE_CHECKING:
-    from winnow.cache.run import Run, Units
 
 
 class RaggedSlab:
@@ -93,7 +89,7 @@ class RaggedRun(Slots[RaggedSlab]):
     def values(self) -> Tensor:
         return self.slab.spread(self.slab.values, self.start, self.stop, 0.0)
 
-    def pick(self, index: Tensor) -> "Units":
+    def pick(self, index: Tensor) -> Units:
         return packed(self.keys, index), packed(self.values, index)
 
 
@@ -159,7 +155,7 @@ def gathered(runs: "Sequence[Run]", index: Sequence[Tensor], like: Tensor) -> Ra
     return slab
 
 
-def _of_head(run: "Run", number: int, head: int) -> Tensor:
+def _of_head(run: Run, number: int, head: int) -> Tensor:
     """Keys (0) or values (1) of one KV head, [units, head_dim]."""
     if not isinstance(run, RaggedRun):
         return (run.keys, run.values)[number][head]

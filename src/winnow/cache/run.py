@@ -1,15 +1,12 @@
 """Units that lie side by side in memory, in the form in which they are held."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from winnow.kernels.pack import packed
-
-if TYPE_CHECKING:
-    pass
 
 Units = tuple[Tensor, Tensor]  # keys, values [kv_heads, units, head_dim]
 

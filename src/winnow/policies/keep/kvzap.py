@@ -14,11 +14,11 @@ from winnow.parameters import Count
 from winnow.policies.base import LayerContext, Services
 from winnow.policies.keep.base import Moment, end_of_chunk
 from winnow.policies.keep.best import best_of_layer
-from winnow.policies.keep.by_heads import ByHeads
+from winnow.policies.keep.scored_by_heads import ScoredByHeads
 
 
 @dataclass(frozen=True)
-class KVzap(ByHeads):
+class KVzap(ScoredByHeads):
     """Keep the units that small trained heads give at least `threshold`, and the newest: as many as the text needs.
 
     A unit's score is computed once, from the projections of its own token. After every chunk each KV head of each layer

@@ -14,7 +14,7 @@ from winnow.policies.base import LayerContext, Services
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import KeepPolicy, Merger, Moment, Score
 from winnow.policies.keep.best import best
-from winnow.policies.keep.by_heads import ByHeads
+from winnow.policies.keep.scored_by_heads import ScoredByHeads
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class LoCoCo(KeepPolicy):
 
 
 @dataclass(frozen=True)
-class LoCoCoLocret(ByHeads, LoCoCo):
+class LoCoCoLocret(ScoredByHeads, LoCoCo):
     """LoCoCo whose units are ranked by Locret's retaining heads: those that these expect to be attended to most stay.
 
     A unit's score is computed once, from the projections of its own token, and stored with it. A sum has the lowest

@@ -8,11 +8,11 @@ from winnow.policies.base import Services
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, UnitScorer
 from winnow.policies.keep.budgeted import SEVERAL_EVICTIONS, Budgeted, ByHead, ByLayer, Positions
-from winnow.policies.keep.by_heads import ByHeads
+from winnow.policies.keep.scored_by_heads import ScoredByHeads
 
 
 @dataclass(frozen=True)
-class Locret(ByHeads, Budgeted):
+class Locret(ScoredByHeads, Budgeted):
     """Keep the units that small trained heads expect to be attended to most (causal importance scores).
 
     A unit's score is computed once, from the projections of its own token, and stored with it. After every chunk each

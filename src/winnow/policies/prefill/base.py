@@ -102,7 +102,7 @@ class PrefillPolicy(Policy):
 class Blocked(PrefillPolicy):
     """Base of the policies that choose by blocks; their fields have these names.
 
-    block: rows, and units, of a block; a block of rows is chosen for by what its own rows say.
+    block: rows, and units, of a block.
     """
 
     block: int

@@ -4,7 +4,7 @@ from winnow.policies.base import Services
 from winnow.policies.keep.base import KeepPolicy, Score, UnitScorer
 
 
-class ByHeads(KeepPolicy):
+class ScoredByHeads(KeepPolicy):
     """Base of the policies that rank units by what retaining heads make of their own token's projections.
 
     heads: a directory of them; None: those that the LLM was given, or the bundled ones of this model.
