@@ -250,7 +250,7 @@ class Plan:
                 f"{compute.name} ranks the tokens of a prompt at its end, and {keep.name} drops units before that "
                 "without knowing which tokens will go on"
             )
-        elif gates.evicts and keep.per_head:
+        elif gates.forgets and keep.per_head:
             reason = (
                 f"{compute.name} evicts tokens from the layers below, where under {keep.name} KV heads hold different "
                 "ones"

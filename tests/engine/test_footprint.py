@@ -94,8 +94,9 @@ def test_the_longest_prompt_fits_and_one_more_token_does_not(talker, plan):
     assert made.longest(2**50) == made.room == POSITIONS + 1 - NEW
 
 
-def test_a_plan_that_needs_no_more_positions_takes_any_length(talker):
-    made = footprints(talker, "streaming(sink=2, recent=20)")
+@pytest.mark.parametrize("before", ["", "pop + ", "speed(anchors='bos+last:16') + "])
+def test_a_plan_that_needs_no_more_positions_takes_any_length(talker, before):
+    made = footprints(talker, f"{before}streaming(sink=2, recent=20)", tokenizer=talker.tokenizer)
     assert made.room is made.longest(10**9) is None
     assert made.of(10**9).units == made.of(10**6).units
     grows = footprints(talker, "sirllm(budget=64)")  # 4 bytes a token
@@ -173,3 +174,12 @@ def test_the_memory_of_a_process_is_what_the_formula_says(hidden, layers, chunk,
     expanded = 2 * PIECE * size if weights == "int4" else hidden * mlp * size
     said = Footprints(Plan.parse(plan), shape, 4, chunk, expanded, Deep.none).of(4 * chunk)
     assert said.working / 3 < took - held <= said.working + SLACK
+
+
+@pytest.mark.parametrize("anchors", ["bos", "last:16+bos", "first:4", "system", "none"])
+def test_of_a_text_without_an_end_a_policy_is_shown_a_part(monkeypatch, anchors):
+    plan, tokenizer = Plan.parse(f"speed(anchors='{anchors}')"), byte_tokenizer()
+    whole = StandIn(lambda: tokenizer).deep_of(plan)(4000)
+    monkeypatch.setattr("winnow.engine.stand_in.SHOWN", 1000)
+    assert StandIn(lambda: tokenizer).deep_of(plan)(4000) == whole
+    assert len(StandIn(lambda: tokenizer).deep_of(Plan.parse("speed(anchors='all')"))(10**12)) == 10**12

@@ -15,6 +15,7 @@ from winnow.kernels.quantize import Form, dequantize, hadamard, quantize
 from winnow.kernels.quantize.quanto import quanto_dequantize, quanto_quantize
 from winnow.policies.store.hf_quantized import HFQuantized
 from winnow.runtime.rotary import LayerRope, Rotary
+from winnow.runtime.sequence import Sequence
 
 PROMPT, GROUP = 44, 16
 KEPT = "locret(budget=28, chunk=6, local=4"  # 32 units at the end of the prompt
@@ -73,6 +74,25 @@ def test_later_rows_read_what_codes_say_of_the_units_that_stay(bits, axis, trans
         expected, got = (each.feed(text[PROMPT:]) for each in (session, stored))
     assert (expected - stock_logits(llm.model, text)[PROMPT:]).abs().max() > 1e-3
     torch.testing.assert_close(got, expected, rtol=0, atol=TIPPED if pre_rope or transforms else 1e-4)
+
+
+@pytest.mark.parametrize(
+    "base", ["fastkv(keep=0.75, layer=1, window=4, kernel=1)", "static_prune(keep=0.75, layers=1)"]
+)
+def test_a_prompt_that_comes_at_once_is_there_as_it_came_in_one_layer_at_a_time(base, text, monkeypatch):
+    llm, found = small_llm("llama"), []
+    for done in (Sequence.quantize_done, lambda *_: None):
+        monkeypatch.setattr(Sequence, "quantize_done", done)
+        with llm.session(plan=f"{base} + quantized(group={GROUP}, residual=0)", max_tokens=9) as session:
+            logits = torch.cat((session.feed(text[:PROMPT])[-1:], session.feed(text[PROMPT:])))
+            coded = session.state.caches[1].memory.offset
+            found.append((logits, session.stats.total_bytes))
+    shape, late = llm.decoder.shape, llm.decoder.shape.layers - 1
+    as_it_came, as_codes = 2 * shape.head_dim * shape.element_bytes, 2 * shape.head_dim * (4 / 8 + 4 / GROUP)
+    saved = coded * shape.kv_heads * (as_it_came - as_codes)
+    assert torch.equal(found[0][0], found[1][0])
+    assert min(late - 1, coded) > 0
+    assert found[1][1] - found[0][1] == (late - 1) * saved
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from winnow.cache.memory import COPIED
 from winnow.plan import Plan
-from winnow.policies.base import LayerContext, ModelShape
+from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep
 
 POSITION = SCORE = 4  # bytes of a float32; a position has twice as many
@@ -44,7 +44,7 @@ def most_held(
         SCORE * (scored and plan.keep.pattern(layer).held) + 2 * POSITION * plan.keep.per_head
         for layer in shape.contexts
     ]
-    held = sum(_held(plan, shape, layer, count) for layer, count in zip(shape.contexts, units, strict=True))
+    held = _held(plan, shape, prompt, units)
     noted = sum(count * figure for count, figure in zip(units, figures, strict=True))
     beside = _parked(plan, shape, prompt, new, deep) + plan.read.bound(shape, prompt, new)
     return plan.store.in_memory(shape.kv_heads * held), shape.kv_heads * noted + beside + _told(
@@ -64,18 +64,27 @@ def shared_bytes(plan: Plan, shape: ModelShape, prompt: int) -> int:
     return prompt * shape.kv_heads * shape.unit_bytes * shape.windows.count(None)
 
 
-def _held(plan: Plan, shape: ModelShape, layer: LayerContext, units: int) -> int:
-    """Bytes of so many units of a KV head: those that may yet be evicted by choice are held as they came."""
-    gates = plan.gates(shape)
-    chosen = plan.keep.pattern(layer).held or gates.evicts or layer.index >= gates.gathers
-    return units * shape.unit_bytes if chosen else plan.store.nbytes(units, shape)
+def _held(plan: Plan, shape: ModelShape, prompt: int, units: list[int]) -> int:
+    """Bytes of so many units per layer, of a KV head: those that may yet be evicted by choice are held as they came,
+    and, in one layer at a time, those of a prompt whose tokens come all at once."""
+    gates, total, passing = plan.gates(shape), 0, 0
+    evicts = plan.keep.next_eviction(0, prompt) is not None
+    chosen_below = max(gates.forgets, gates.gathers) if gates.forgets else 0
+    for layer, count in zip(shape.contexts, units, strict=True):
+        as_it_came, late = count * shape.unit_bytes, layer.index >= gates.gathers
+        if plan.keep.pattern(layer).held or layer.index < chosen_below or (late and evicts):
+            total += as_it_came
+            continue
+        settled = plan.store.nbytes(count, shape)
+        total, passing = total + settled, max(passing, late * (as_it_came - settled))
+    return total + passing
 
 
 def most_units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int, deep: Deep) -> list[int]:
     """Per layer, the most units that a KV head holds; 0 where a layer uses another one's."""
     gates, chunk = plan.gates(shape), plan.step_rows(chunk)
     from_prompt = plan.compute.layer_tokens(shape, prompt, deep).units
-    returns = gates.revives or gates.evicts  # then a layer has, or has had, what it lacks after the prompt
+    returns = gates.revives or gates.forgets > 0  # then a layer has, or has had, what it lacks after the prompt
     most = []
     for layer, context in enumerate(shape.contexts):
         if layer in gates.fills and gates.fills[layer].holder != layer:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+SHOWN = 2**18  # tokens of a longer prompt that a policy is shown: texts may have no end
+
+
 class StandIn:
     """A user's message of any length, before and behind it what the chat template puts there.
 
@@ -27,7 +30,13 @@ class StandIn:
         """Tokens of a prompt -> those that go through all layers. Raises InputError as `ComputePolicy.full_depth`."""
         if plan.compute.identity:
             return Deep.none
-        return lambda tokens: plan.compute.full_depth(self.ids(tokens), self._services)
+
+        def deep(tokens: int) -> Deep:
+            shown = min(tokens, SHOWN)
+            found = plan.compute.full_depth(self.ids(shown), self._services)
+            return found if shown == tokens else _longer(found, tokens - shown)
+
+        return deep
 
     def ids(self, tokens: int) -> list[int]:
         """Such a conversation of so many tokens; of fewer than the template has, its last ones."""
@@ -58,3 +67,13 @@ class StandIn:
         ids = list(made["input_ids"])
         at = decode_start(ids, self._template)
         return ids[:at], ids[at:]
+
+
+def _longer(deep: Deep, more: int) -> Deep:
+    """What is said of the same prompt with so many tokens more in its middle, which are like those that all go on, or
+    like those of which none does."""
+    if len(deep.anchors) == deep.start:
+        return Deep((), 0, deep.prompt + more)
+    middle = deep.start // 2
+    anchors = tuple(each if each < middle else each + more for each in deep.anchors)
+    return Deep(anchors, deep.start + more, deep.prompt + more)

@@ -262,21 +262,32 @@ class Sequence:
 
     def quantize(self, decoder: Decoder) -> None:
         """Hold units as the store does that stay, in layers from which none will be evicted by choice any more."""
+        if not self._forgets:
+            self._quantize(decoder, range(self.shape.layers), self.position)
+
+    def quantize_done(self, decoder: Decoder, layers: range, known: int) -> None:
+        """The same of layers to which the tokens of a prompt have come all at once, as soon as these have gone through
+        them: no later row of the step reads the units as they came, and so they are there in one layer at a time."""
+        gathered = known == self.prompt > self.position and layers.start >= self.gates.gathers
+        if gathered and self.settling is not None and self.repeat is None and layers.start >= self.gates.forgets:
+            self.note()
+            self._quantize(decoder, layers, known)
+
+    def _quantize(self, decoder: Decoder, layers: range, known: int) -> None:
         if (store := self.settling) is None:
             return
-        following = store.next_change(self.position, self.prompt)
-        room = 0 if following is None else following - self.position
-        for layer, cache in enumerate(self.caches):
-            if self.holder(layer) != layer or self.evictions_ahead(layer) or self._forgets:
-                continue
-            if not cache.rotated:
-                settle(decoder, self, layer)
-            cache.quantize(store.residual, store.group, room)
+        following = store.next_change(known, self.prompt)
+        room = 0 if following is None else following - known
+        for layer in layers:
+            if self.holder(layer) == layer and not self.evictions_ahead(layer):
+                if not self.caches[layer].rotated:
+                    settle(decoder, self, layer)
+                self.caches[layer].quantize(store.residual, store.group, room)
 
     @property
     def _forgets(self) -> bool:
         """Whether a compute policy will yet evict tokens from the layers below its gate."""
-        return self.gates.evicts and self.position < self.prompt
+        return self.gates.forgets > 0 and self.position < self.prompt
 
     def evict(self, decoder: Decoder, layer: int, room: int, noted: Tensor | None, *, late: bool) -> None:
         """Evict units of a layer that holds them until then, by their scores; see `evict_by_score`."""

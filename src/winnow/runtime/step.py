@@ -73,6 +73,7 @@ class Step:
             for segment in self.segments:
                 segment.sequence.stats.rows_computed += segment.rows * (taken - layer)
                 segment.sequence.stats.revived_rows += segment.late * (taken - layer)
+                segment.sequence.quantize_done(self.decoder, range(layer, taken), segment.known)
             layer = taken
         self._tell(self.decoder.shape.layers, hidden)
         return [hidden[segment.start : segment.stop] for segment in self.segments]

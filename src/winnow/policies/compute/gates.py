@@ -92,9 +92,9 @@ class Gates:
         return any(gate.revived_see == "all" for gate in self.each)
 
     @cached_property
-    def evicts(self) -> bool:
-        """Whether tokens that stop are evicted from the layers below."""
-        return any(gate.stopped == "evicted" for gate in self.each)
+    def forgets(self) -> int:
+        """The layer below which tokens that stop are evicted; 0: nowhere."""
+        return max((gate.layer for gate in self.each if gate.stopped == "evicted"), default=0)
 
     @cached_property
     def signals(self) -> dict[bool, frozenset[int]]:
