@@ -9,8 +9,9 @@ from typing import Any
 
 from benchmarks.document import document_ids, pieces
 from benchmarks.fidelity_by_domain import Interval, bootstrap
-from winnow import LLM, Plan, Stats
-from winnow.evaluation.evaluate import Progress, silent
+from winnow import LLM, Plan
+from winnow.evaluation.accuracy import wilson
+from winnow.evaluation.evaluate import Answered, Progress, silent
 from winnow.evaluation.fidelity import Fidelity, fidelities
 
 FULL = str(Plan())
@@ -36,30 +37,38 @@ class Passage:
 
 @dataclass(frozen=True)
 class Stored:
-    """A plan on the last tokens of a passage, of which `length` are the prompt."""
+    """A plan, or a peer, on the last tokens of a passage, of which `length` are the prompt.
+
+    fidelity: to `against`. cache_bytes: of the units at the end; total_bytes: the most of all that is held, None where
+    a peer does not tell.
+    """
 
     passage: Passage
     length: int
     fidelity: Fidelity
-    stats: Stats
+    cache_bytes: int
+    total_bytes: int | None
+    against: str = FULL
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure; of the passage its text and number, not its tokens."""
         where = {"text": self.passage.text, "index": self.passage.index, "length": self.length}
-        return {**where, **self.fidelity.to_dict(), "stats": self.stats.to_dict()}
+        told = {name: getattr(self, name) for name in ("against", "cache_bytes", "total_bytes")}
+        return {**where, **self.fidelity.to_dict(), **told}
 
 
 @dataclass(frozen=True)
 class StoresRow:
     """A plan after `length` tokens, over all passages.
 
-    kl: of the next token, nats, full attention's to the plan's; top1: how often both find the same token likeliest;
-    ratio: of the plan's perplexity to full attention's on the same passages; each with its 95 % interval. cache_bytes:
-    of the units at the end; cache_share, total_share: of full attention's, at the end of units, and at the peak of all
-    that is held.
+    against: whom it is compared with, full attention's plan or a peer. kl: of the next token, nats, from that one's to
+    the plan's; top1: how often both find the same token likeliest; ratio: of the plan's perplexity to that one's on the
+    same passages; each with its 95 % interval. cache_bytes: of the units at the end; cache_share, total_share: of that
+    one's, at the end of units, and at the peak of all that is held, None where nobody tells.
     """
 
     plan: str
+    against: str
     length: int
     passages: int
     kl: Interval
@@ -67,7 +76,23 @@ class StoresRow:
     ratio: Interval
     cache_bytes: float
     cache_share: float
-    total_share: float
+    total_share: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Score:
+    """The mean score of a plan, or a peer, on a task at one length, 0 .. 1, with its 95 % interval (Wilson's)."""
+
+    plan: str
+    length: int
+    task: str
+    examples: int
+    score: float
+    low: float
+    high: float
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -103,29 +128,45 @@ def measure_stores(
         for length in lengths:
             ids = passage.ids[-(length + fed) :]
             found = fidelities(llm, ids, plans, length, progress=progress)
-            yield [Stored(passage, length, *each) for each in found]
+            yield [Stored(passage, length, near, stats.cache_bytes, stats.total_bytes) for near, stats in found]
 
 
 def summarise_stores(measured: Sequence[Stored]) -> list[StoresRow]:
-    """A row per length and plan; all plans must have been measured on the same passages."""
+    """A row per length and plan; all must have been measured on the same passages."""
     rows = []
     for length in sorted({each.length for each in measured}):
         groups: dict[str, list[Stored]] = {}
         for each in measured:
             if each.length == length:
                 groups.setdefault(each.fidelity.plan, []).append(each)
-        rows += [_row(group, groups[FULL]) for group in groups.values()]
+        rows += [_row(group, groups[group[0].against]) for group in groups.values()]
+    return rows
+
+
+def scores(answers: Sequence[tuple[str, Answered]]) -> list[Score]:
+    """A row per length, plan and task, of answers by who has given them."""
+    groups: dict[tuple[int, str, str], list[float]] = {}
+    for plan, answer in answers:
+        if answer.score is not None:
+            groups.setdefault((answer.length, plan, answer.task), []).append(answer.score)
+    rows = []
+    for (length, plan, task), found in groups.items():
+        mean = sum(found) / len(found)
+        rows.append(Score(plan, length, task, len(found), mean, *wilson(mean, len(found))))
     return rows
 
 
 def _row(group: Sequence[Stored], full: Sequence[Stored]) -> StoresRow:
     kl, top1 = (bootstrap([getattr(each.fidelity, name) for each in group]) for name in ("kl", "top1"))
     loss = bootstrap([each.fidelity.nll_plan - each.fidelity.nll_full for each in group])
-    shares = [_total(group, name) / _total(full, name) for name in ("cache_bytes", "total_bytes")]
     ratio = Interval(*map(math.exp, (loss.mean, loss.low, loss.high)))
-    held = _total(group, "cache_bytes") / len(group)
-    return StoresRow(group[0].fidelity.plan, group[0].length, len(group), kl, top1, ratio, held, *shares)
+    units, total = (_share(group, full, name) for name in ("cache_bytes", "total_bytes"))
+    assert units is not None
+    held, first = sum(each.cache_bytes for each in group) / len(group), group[0]
+    plan, length = first.fidelity.plan, first.length
+    return StoresRow(plan, first.against, length, len(group), kl, top1, ratio, held, units, total)
 
 
-def _total(group: Sequence[Stored], count: str) -> int:
-    return sum(getattr(each.stats, count) for each in group)
+def _share(group: Sequence[Stored], full: Sequence[Stored], count: str) -> float | None:
+    mine, whole = ([getattr(each, count) for each in some] for some in (group, full))
+    return None if None in (*mine, *whole) else sum(mine) / sum(whole)

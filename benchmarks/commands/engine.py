@@ -17,6 +17,7 @@ from benchmarks.options import (
     TextOptions,
     TextOrShapeOptions,
 )
+from winnow.cli.commands.compare import PeerOptions
 from winnow.cli.options import (
     MODEL,
     AtLeast1,
@@ -262,7 +263,7 @@ class Attention(PlansOptions, ShapeOptions, OutOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stores(PlansOptions, ModelOptions, OutOptions):
+class Stores(PlansOptions, PeerOptions, ModelOptions, OutOptions):
     """What it costs to hold units in fewer bits: divergence from full attention, perplexity, answers, and bytes.
 
     Without --plan: `quantized` with 8, 4 and 2 bits, keys by channel and by token, transformed or not, before rotation

@@ -23,6 +23,8 @@ class Timed(LlamaCpp):
 
     def fill(self, length: int, units: np.ndarray, steps: int) -> None:
         """The state of one token tells how states are written; one with `length` cells is read in its place."""
+        if self.cache != "f16":
+            raise Refused(f"units in {self.cache} are not filled in; leave cache= out")
         self.start([1], 0)
         layout = read_layout(self.state())
         heads, head_dim = units.shape[1], units.shape[3]

@@ -2,7 +2,7 @@
 
 {"do": "steps", "length", "units", "warmup", "repeats"}   decode steps after `length` cached tokens
 {"do": "follow", "ids", "prompt"}        seconds of a prefill and of the steps after it, over a given text
-{"do": "logits", "ids", "out", "fed"}    logits at every place of a given text, to a file -> {}
+{"do": "logits", "ids", "out", "prompt"} logits along a given text, to a file -> {}, or what is held then
 """
 
 import time
@@ -54,13 +54,19 @@ def follow(engine: Engine, ids: list[int], prompt: int) -> dict[str, Any]:
     return {"prefill_s": prefill_s, "seconds": seconds, **wire.told(engine)}
 
 
-def logits(engine: Engine, ids: list[int], out: str, fed: bool) -> dict[str, Any]:
-    """Write [len(ids), vocab] float32 to `out`: of a whole forward, or with every token but the first fed by itself."""
-    rows = (engine.start(ids[:1], len(ids)) if not at else engine.step(ids[at]) for at in range(len(ids)))
-    place, found = 0, None
-    for piece in map(np.atleast_2d, rows if fed else engine.logits(ids)):
+def logits(engine: Engine, ids: list[int], out: str, prompt: int | None) -> dict[str, Any]:
+    """Write float32 logits to `out`, a row after each token: of all `ids`, in a whole forward; or [len(ids) - prompt +
+    1, vocab], from the last of the first `prompt` on, after which the others are fed one by one."""
+    rows = engine.logits(ids) if prompt is None else _fed(engine, ids, prompt)
+    place, found, count = 0, None, len(ids) if prompt is None else len(ids) - prompt + 1
+    for piece in map(np.atleast_2d, rows):
         if found is None:
-            found = np.lib.format.open_memmap(out, "w+", np.float32, (len(ids), piece.shape[1]))
+            found = np.lib.format.open_memmap(out, "w+", np.float32, (count, piece.shape[1]))
         found[place : place + len(piece)] = piece
         place += len(piece)
-    return {}
+    return {} if prompt is None else wire.told(engine)
+
+
+def _fed(engine: Engine, ids: list[int], prompt: int) -> Iterator[np.ndarray]:
+    yield engine.start(ids[:prompt], len(ids) - prompt + 1)
+    yield from map(engine.step, ids[prompt:])

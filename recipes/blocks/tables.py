@@ -56,8 +56,8 @@ def number(name: str, digits: int) -> Column:
 
 
 def percent(name: str, digits: int = 1) -> Column:
-    """A share, in percent."""
-    return lambda record: f"{100 * record[name]:.{digits}f}"
+    """A share, in percent; empty where there is none."""
+    return lambda record: "" if record[name] is None else f"{100 * record[name]:.{digits}f}"
 
 
 def milliseconds(name: str, digits: int = 1) -> Column:

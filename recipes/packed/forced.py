@@ -113,7 +113,7 @@ def _logits(weights: Weights, job: Job, ids: list[int], out: Path) -> np.ndarray
     """A file that is mapped, not read: it is written anew by the next job."""
     with Workers([asked_more(job.arm)], threads=torch.get_num_threads(), device="cpu") as workers:
         workers.load(replace(weights, dtype=job.dtype), len(ids) + 1)
-        workers.require(job.arm.label, "logits", ids=ids, out=str(out), fed=job.fed)
+        workers.require(job.arm.label, "logits", ids=ids, out=str(out), prompt=1 if job.fed else None)
     return np.load(out, mmap_mode="r")
 
 

@@ -132,7 +132,8 @@ def test_llama_cpp_makes_its_formats_and_tells_its_logits(tmp_path):
             with Workers([asked_more(arm)], threads=1, device="cpu") as workers:
                 workers.load(weights, len(IDS) + 1)
                 for fed in (False, True):
-                    workers.require(arm.label, "logits", ids=IDS, out=str(tmp_path / "logits.npy"), fed=fed)
+                    prompt = 1 if fed else None
+                    workers.require(arm.label, "logits", ids=IDS, out=str(tmp_path / "logits.npy"), prompt=prompt)
                     found = torch.from_numpy(np.load(tmp_path / "logits.npy")).log_softmax(-1)
                     kl = (expected.exp() * (expected - found)).sum(-1)
                     away[arm.label, fed] = kl.mean().item()
@@ -141,3 +142,19 @@ def test_llama_cpp_makes_its_formats_and_tells_its_logits(tmp_path):
     for (label, fed), kl in away.items():
         assert kl < {"file": 1e-4, "bf16": 1e-2, "q4_0": 1}[label.partition(":")[2].partition("(")[0]], (label, fed)
     assert away["llama.cpp:q4_0", False] > 10 * away["llama.cpp:bf16", False]  # it is another file
+
+
+@needs_llama
+@pytest.mark.skipif(find_spec("gguf") is None, reason="gguf is not installed")
+def test_llama_cpp_holds_units_in_as_many_bits_as_it_is_told(tmp_path):
+    """Its blocks of 32 share a scale of 16 bits."""
+    llm, held = LLM(random_model(SHAPES["needle-like"], torch.float32, torch.device("cpu"))), {}
+    arms = peer_arms([f"llama.cpp:file(flash=True, cache='{cache}')" for cache in ("f16", "q8_0", "q4_0")], PYTHONS)
+    with weights_of(llm, arms) as weights:
+        for arm in arms:
+            with Workers([asked_more(arm)], threads=1, device="cpu") as workers:
+                workers.load(weights, len(IDS) + 1)
+                told = workers.require(arm.label, "logits", ids=IDS, out=str(tmp_path / "logits.npy"), prompt=40)
+                held[arm.options["cache"]] = told["cache_bytes"]
+            assert len(np.load(tmp_path / "logits.npy")) == len(IDS) - 40 + 1
+    assert held["q4_0"] < held["q8_0"] < held["f16"]

@@ -9,7 +9,7 @@ from benchmarks.stores_command import COLUMNS
 
 from command_line import MADE_BY
 from trials import small_llm
-from winnow import LLM, Plan, Stats
+from winnow import LLM, Plan
 from winnow.errors import InputError
 from winnow.evaluation.fidelity import Fidelity
 
@@ -31,7 +31,7 @@ def test_every_plan_is_fed_the_same_last_tokens_whatever_the_length():
         assert 0 < coded.fidelity.kl < whole
         of_code, shape = 2 * llm.decoder.shape.head_dim * (4 / 8 + 4 / 16), llm.decoder.shape
         held = shape.layers * shape.kv_heads * (length * of_code + 5 * shape.unit_bytes)  # the last one is never fed
-        assert coded.stats.cache_bytes == held
+        assert coded.cache_bytes == held
 
 
 def test_ratios_are_of_pairs():
@@ -39,7 +39,7 @@ def test_ratios_are_of_pairs():
 
     def stored(plan, index, nll, more):
         fidelity = Fidelity(plan, 9, 4, more, 1 - more, nll, nll + more)
-        return Stored(Passage("a", index, ()), 9, fidelity, Stats(cache_bytes=10 if more else 40, total_bytes=50))
+        return Stored(Passage("a", index, ()), 9, fidelity, 10 if more else 40, 50)
 
     rows = summarise_stores(
         [stored(plan, i, 2.0 + i, more) for i in range(4) for plan, more in (("full", 0.0), ("p", 0.1))]
@@ -89,6 +89,47 @@ def test_by_default_what_the_model_cannot_run_is_left_out_with_the_reason(bench,
     plans = {row["plan"] for row in result.json["summary"]}
     assert plans.isdisjoint(result.json["skipped"])
     assert {*PLANS} == plans | result.json["skipped"].keys()
+
+
+@pytest.mark.usefixtures("forking")
+def test_peers_follow_the_same_passages_and_are_compared_with_the_first_of_their_family(bench, tmp_path, document):
+    out = tmp_path / "stores.json"
+    sizes = (
+        "-l",
+        60,
+        "--fed",
+        4,
+        "--windows",
+        2,
+        "--text",
+        document,
+        "--questions",
+        1,
+        "-t",
+        "passkey",
+        "--dtype",
+        "float32",
+    )
+    result = bench("stores", *sizes, "-p", "streaming(sink=2, recent=30)", "--peer", "hf", "--out", out)
+    assert result.code == 0, result.err
+    told = json.loads(out.read_text(encoding="utf-8"))
+    rows = {row["plan"]: row for row in told["summary"]}
+    assert [(row["plan"], row["against"]) for row in told["summary"]] == [
+        ("full", "full"),
+        ("streaming(sink=2, recent=30)", "full"),
+        ("hf", "hf"),
+    ]
+    assert (rows["hf"]["kl"]["mean"], rows["hf"]["ratio"]["mean"], rows["hf"]["total_share"]) == (0, 1, None)
+    assert rows["hf"]["cache_bytes"] == rows["full"]["cache_bytes"]
+    nll = {name: [r["nll_plan"] for r in told["records"] if r["plan"] == name] for name in ("full", "hf")}
+    assert nll["hf"] == pytest.approx(nll["full"], rel=1e-4)
+    assert {(row["plan"], row["examples"]) for row in told["scores"]} == {(name, 1) for name in rows}
+    assert told["complete"]
+
+
+def test_the_python_of_a_peer_that_is_not_asked_for_is_refused(bench):
+    result = bench("stores", "--peer-python", "hf=python")
+    assert (result.code, "--peer-python: is about --peer only" in result.err) == (2, True)
 
 
 def test_tasks_without_questions_are_refused(bench):

@@ -45,6 +45,9 @@ def test_a_spelling_holds_the_family_the_name_and_literals():
         ("llama.cpp:f16", "one of 'llama.cpp', 'llama.cpp:flash', 'llama.cpp:file'"),
         ("llama.cpp:q4_0(flash=1)", "is unknown"),
         ("llama.cpp:flash(flash=True)", "is unknown"),
+        ("llama.cpp:flash(cache='q8_0')", "is unknown"),
+        ("llama.cpp:file(flash=True, cache='q2')", "cache is one of 'f16', 'q8_0', 'q4_0'"),
+        ("llama.cpp:file(cache='q8_0')", "holds units in q8_0 with flash=True only"),
     ],
 )
 def test_what_no_family_has_is_refused(text, said):

@@ -115,9 +115,10 @@ def log_probs_along(session: Session, tokens: list[int]) -> Iterator[Tensor]:
 
 
 def distance(
-    plan: Plan, prompt_tokens: int, tokens: list[int], full: Iterable[Tensor], other: Iterable[Tensor]
+    plan: Plan | str, prompt_tokens: int, tokens: list[int], full: Iterable[Tensor], other: Iterable[Tensor]
 ) -> Fidelity:
-    """full, other: log-probabilities of full attention and of the plan at the places of `tokens`."""
+    """full, other: log-probabilities of full attention and of the plan at the places of `tokens`; or of two runs of
+    somebody else's, of which `plan` names one."""
     totals = torch.zeros(4, dtype=torch.float64)
     for expected, found, token in zip(full, other, tokens, strict=True):
         totals += _compare(expected, found, token)

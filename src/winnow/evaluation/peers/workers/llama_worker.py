@@ -12,9 +12,9 @@ CELLS = 256  # the size of a context is a multiple of this
 
 
 class LlamaCpp:
-    """One context with one sequence; units are held in float16, whatever the weights are in."""
+    """One context with one sequence; its units are held in `cache`, a type of ggml's, whatever the weights are in."""
 
-    def check(self, threads: int, device: str, flash: bool) -> dict[str, str]:
+    def check(self, threads: int, device: str, flash: bool, cache: str = "f16") -> dict[str, str]:
         try:
             import llama_cpp
         except ImportError as error:
@@ -23,7 +23,7 @@ class LlamaCpp:
             ) from error
         if device != "cpu":
             raise Refused(f"it is compared on the CPU only, not on {device}; use --device cpu")
-        self.lib, self.threads, self.flash = llama_cpp, threads, flash
+        self.lib, self.threads, self.flash, self.cache = llama_cpp, threads, flash, cache
         self._quiet = llama_cpp.llama_log_callback(self._log)
         self.said: list[str] = []
         llama_cpp.llama_log_set(self._quiet, None)
@@ -33,6 +33,7 @@ class LlamaCpp:
             "batch": f"{BATCH}, computed {UBATCH} at a time",
             "repacking": str(llama_cpp.llama_model_default_params().use_extra_bufts),
             "flash attention": str(flash),
+            "cache": cache,
         }
 
     def convert(self, source: str, target: str, kind: str) -> None:
@@ -55,7 +56,7 @@ class LlamaCpp:
         params.offload_kqv = False
         params.n_threads = params.n_threads_batch = self.threads
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if self.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        params.type_k = params.type_v = lib.GGML_TYPE_F16
+        params.type_k = params.type_v = getattr(lib, f"GGML_TYPE_{self.cache.upper()}")
         self.context = lib.llama_init_from_model(self.model, params)
         if not self.context:
             raise Refused(f"llama.cpp cannot make a context of {params.n_ctx} tokens: {self._last_words()}")
