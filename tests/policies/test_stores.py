@@ -77,22 +77,33 @@ def test_later_rows_read_what_codes_say_of_the_units_that_stay(bits, axis, trans
 
 
 @pytest.mark.parametrize(
-    "base", ["fastkv(keep=0.75, layer=1, window=4, kernel=1)", "static_prune(keep=0.75, layers=1)"]
+    ("base", "below"),
+    [("fastkv(keep=0.75, layer=1, window=4, kernel=1)", 0), ("static_prune(keep=0.75, layers=1)", 1)],
 )
-def test_a_prompt_that_comes_at_once_is_there_as_it_came_in_one_layer_at_a_time(base, text, monkeypatch):
-    llm, found = small_llm("llama"), []
-    for done in (Sequence.quantize_done, lambda *_: None):
+def test_a_prompt_that_comes_at_once_is_there_as_it_came_in_one_layer_at_a_time(base, below, text, monkeypatch):
+    """And in layers `below` the gate, where tokens that stop are evicted, no longer than until they are: what is
+    evicted leaves memory that stays filled until it is replaced."""
+    llm, quantize_done = small_llm("llama"), Sequence.quantize_done
+    shape, found = llm.decoder.shape, []
+    for really in (True, False):
+        held = []
+
+        def done(sequence, *told, really=really, held=held):
+            held.append(sequence.held()[0])
+            if really:
+                quantize_done(sequence, *told)
+
         monkeypatch.setattr(Sequence, "quantize_done", done)
         with llm.session(plan=f"{base} + quantized(group={GROUP}, residual=0)", max_tokens=9) as session:
-            logits = torch.cat((session.feed(text[:PROMPT])[-1:], session.feed(text[PROMPT:])))
-            coded = session.state.caches[1].memory.offset
-            found.append((logits, session.stats.total_bytes))
-    shape, late = llm.decoder.shape, llm.decoder.shape.layers - 1
+            first = session.feed(text[:PROMPT])[-1:]
+            at_the_last_layer, stay = held[-1], session.state.caches[-1].length
+            found.append((torch.cat((first, session.feed(text[PROMPT:]))), at_the_last_layer))
     as_it_came, as_codes = 2 * shape.head_dim * shape.element_bytes, 2 * shape.head_dim * (4 / 8 + 4 / GROUP)
-    saved = coded * shape.kv_heads * (as_it_came - as_codes)
+    saved = stay // GROUP * GROUP * (as_it_came - as_codes)
     assert torch.equal(found[0][0], found[1][0])
-    assert min(late - 1, coded) > 0
-    assert found[1][1] - found[0][1] == (late - 1) * saved
+    assert min(shape.layers - 2, saved) > 0
+    apart = (shape.layers - 2 + below) * saved + below * (PROMPT - stay) * as_it_came
+    assert found[1][1] - found[0][1] == apart * shape.kv_heads
 
 
 @pytest.mark.parametrize(

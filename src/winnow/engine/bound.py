@@ -69,7 +69,7 @@ def _held(plan: Plan, shape: ModelShape, prompt: int, units: list[int]) -> int:
     and, in one layer at a time, those of a prompt whose tokens come all at once."""
     gates, total, passing = plan.gates(shape), 0, 0
     evicts = plan.keep.next_eviction(0, prompt) is not None
-    chosen_below = max(gates.forgets, gates.gathers) if gates.forgets else 0
+    chosen_below = gates.all_at_once if gates.forgets else 0
     for layer, count in zip(shape.contexts, units, strict=True):
         as_it_came, late = count * shape.unit_bytes, layer.index >= gates.gathers
         if plan.keep.pattern(layer).held or layer.index < chosen_below or (late and evicts):

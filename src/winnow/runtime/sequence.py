@@ -266,10 +266,9 @@ class Sequence:
             self._quantize(decoder, range(self.shape.layers), self.position)
 
     def quantize_done(self, decoder: Decoder, layers: range, known: int) -> None:
-        """The same of layers to which the tokens of a prompt have come all at once, as soon as these have gone through
-        them: no later row of the step reads the units as they came, and so they are there in one layer at a time."""
-        gathered = known == self.prompt > self.position and layers.start >= self.gates.gathers
-        if gathered and self.settling is not None and self.repeat is None and layers.start >= self.gates.forgets:
+        """The same of layers with which the last rows of a prompt are done, as soon as they are: where its tokens have
+        come all at once, what came before is so in one layer at a time."""
+        if known == self.prompt > self.position and self.settling is not None and self.repeat is None:
             self.note()
             self._quantize(decoder, layers, known)
 

@@ -73,7 +73,8 @@ class Step:
             for segment in self.segments:
                 segment.sequence.stats.rows_computed += segment.rows * (taken - layer)
                 segment.sequence.stats.revived_rows += segment.late * (taken - layer)
-                segment.sequence.quantize_done(self.decoder, range(layer, taken), segment.known)
+                if layer >= segment.sequence.gates.all_at_once:
+                    segment.sequence.quantize_done(self.decoder, range(layer, taken), segment.known)
             layer = taken
         self._tell(self.decoder.shape.layers, hidden)
         return [hidden[segment.start : segment.stop] for segment in self.segments]
@@ -150,6 +151,8 @@ class Step:
             sequence.note()
         if gate.stopped == "evicted" and not waits:
             sequence.forget(seen, below=layer)
+            if layer == sequence.gates.forgets:
+                sequence.quantize_done(self.decoder, range(layer), segment.known)
         rows, positions = rows[stays], segment.positions[stays]
         if len(returned):
             positions, order = torch.cat((positions, returned_at)).sort()

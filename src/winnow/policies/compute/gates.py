@@ -97,6 +97,11 @@ class Gates:
         return max((gate.layer for gate in self.each if gate.stopped == "evicted"), default=0)
 
     @cached_property
+    def all_at_once(self) -> int:
+        """The layer from which on the tokens of a prompt come all at once and all stay."""
+        return max(self.gathers, self.forgets)
+
+    @cached_property
     def signals(self) -> dict[bool, frozenset[int]]:
         """The layers in which the attention of the current token is wanted: in prefill (False), in decode (True)."""
         return {
