@@ -7,6 +7,7 @@ from covering import covered
 from prefill_reference import PROMPT, assert_equals_reference
 from winnow import Plan
 from winnow.errors import PlanError
+from winnow.policies.prefill.base import TOGETHER, Piece
 from winnow.policies.prefill.minference import LAST, MInference
 
 
@@ -113,3 +114,21 @@ def test_sizes_of_another_pattern_are_refused():
         Plan.parse("minference(blocks=3)")
     with pytest.raises(PlanError, match="needs pattern='vertical_slash'"):
         Plan.parse("minference(pattern='a_shape', sink=3)")
+
+
+@pytest.mark.parametrize("softcap", [None, 0.5])
+@pytest.mark.parametrize("count", [1, TOGETHER, 2 * TOGETHER + 3])
+def test_attention_of_last_rows_is_summed_by_unit_and_by_distance(count, softcap):
+    drawn = torch.Generator().manual_seed(0)
+    queries, keys = torch.randn(4, 80, 16, generator=drawn), torch.randn(2, 90, 16, generator=drawn)
+    logits = queries[:, -count:] @ keys.repeat_interleave(2, 0).mT / 4
+    logits = logits if softcap is None else softcap * (logits / softcap).tanh()
+    apart = torch.arange(90 - count, 90)[:, None] - torch.arange(90)
+    weights = logits.masked_fill(apart < 0, float("-inf")).softmax(-1)
+    by_distance = torch.zeros(4, 90)
+    for row in range(count):
+        seen = apart[row] >= 0
+        by_distance[:, apart[row, seen]] += weights[:, row, seen]
+    found = Piece(0, queries, keys, 0.25, softcap).attention_of_last(count)
+    torch.testing.assert_close(found[0], weights.sum(1))
+    torch.testing.assert_close(found[1], by_distance)

@@ -9,6 +9,8 @@ from torch import Tensor
 from winnow.kernels.sparse import Cells
 from winnow.policies.base import Policy, Services
 
+TOGETHER = 32  # rows whose attention to all units is looked at together
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -52,14 +54,28 @@ class Piece:
         seen = self.causal(block).expand(len(self.queries), -1, -1)
         return Cells(seen, block, block, self.front(block))
 
-    def attention_of_last(self, count: int) -> Tensor:
-        """How the last `count` rows attend to all units before them: [q_heads, count, units] float32."""
-        weights = self.logits(self.queries[:, -count:])
-        if self.softcap is not None:
-            weights = self.softcap * (weights / self.softcap).tanh()
-        ahead = torch.ones(count, count, dtype=torch.bool, device=weights.device).triu(1)
-        weights[..., -count:].masked_fill_(ahead, float("-inf"))
-        return weights.softmax(-1)
+    def attention_of_last(self, count: int) -> tuple[Tensor, Tensor]:
+        """How the last `count` rows attend to all units before them, summed over the rows by unit, and by distance from
+        them, 0 first: [q_heads, units] float32 each."""
+        ahead = torch.ones(count, count, dtype=torch.bool, device=self.keys.device).triu(1)
+        heads, units = len(self.queries) // len(self.keys), self.units
+        columns = self.keys.new_zeros(len(self.keys), heads, units, dtype=torch.float32)
+        far = self.keys.new_zeros(len(self.keys), heads, units + count - 1, dtype=torch.float32)
+        # Some rows of a KV head at a time: the attention of all of them is in no cache.
+        for queries, keys, column, sums in zip(
+            self.queries.chunk(len(self.keys)), self.keys, columns, far, strict=True
+        ):
+            last = queries[:, -count:]
+            for first in range(0, count, TOGETHER):
+                weights = self.logits(last[:, first : first + TOGETHER], keys[None])
+                if self.softcap is not None:
+                    weights = self.softcap * (weights / self.softcap).tanh()
+                weights[..., -count:].masked_fill_(ahead[first : first + TOGETHER], float("-inf"))
+                weights = weights.softmax(-1)
+                column += weights.sum(1)
+                for row in range(weights.shape[1]):  # what lies ahead of it comes last, and is nothing
+                    sums[:, count - 1 - first - row :][:, :units] += weights[:, row]
+        return columns.flatten(0, 1), far[..., :units].flip(-1).flatten(0, 1)
 
     def logits(self, queries: Tensor, keys: Tensor | None = None) -> Tensor:
         """[q_heads, rows, head_dim] by [kv_heads, units, head_dim] (None: all keys) -> [q_heads, rows, units] float32,
@@ -146,14 +162,6 @@ def pooled(x: Tensor, block: int, front: int = 0) -> Tensor:
     count[0] -= front
     count[-1] -= blocks * block - front - n
     return sums / count[:, None]
-
-
-def along_diagonals(weights: Tensor) -> Tensor:
-    """[heads, rows, units] of the last rows -> [heads, units]: sums over those at the same distance, by distance."""
-    heads, rows, units = weights.shape
-    padded = torch.nn.functional.pad(weights, (rows - 1, 0))
-    wide = units + rows - 1
-    return padded.as_strided((heads, rows, units), (rows * wide, wide + 1, 1)).sum(1).flip(-1)
 
 
 def best(scores: Tensor, count: int, first: int) -> Tensor:

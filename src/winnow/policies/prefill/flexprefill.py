@@ -11,7 +11,7 @@ from torch import Tensor
 from winnow.kernels.sparse import Cells
 from winnow.parameters import Count, Natural, Share
 from winnow.policies.base import Services
-from winnow.policies.prefill.base import Chooser, Chunked, Piece, along_diagonals, pooled
+from winnow.policies.prefill.base import Chooser, Chunked, Piece, pooled
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,12 @@ class FlexPrefill(Chunked):
         if self.gamma == 1 or piece.units <= max(2, least) * block:
             return piece.everything(block)
         front, causal = piece.front(block), piece.causal(block)
-        attention = piece.attention_of_last(min(block, piece.rows))
-        columns, diagonals = attention.mean(1), along_diagonals(attention).flip(-1) / attention.shape[1]
+        last = min(block, piece.rows)
+        columns, diagonals = (each / last for each in piece.attention_of_last(last))
+        diagonals = diagonals.flip(-1)  # counted from the earliest
         by_block = _summed(columns, block, front)
         keys = pooled(piece.keys, block, front)
-        mean = piece.queries[:, -attention.shape[1] :].float().mean(1, keepdim=True)
+        mean = piece.queries[:, -last:].float().mean(1, keepdim=True)
         guess = piece.logits(mean, keys)[:, 0].softmax(-1)
         pools = _distance(guess, by_block) < self.tau
         counts = [

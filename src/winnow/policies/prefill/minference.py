@@ -12,7 +12,7 @@ from torch import Tensor
 from winnow.kernels.sparse import Cells
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import Services
-from winnow.policies.prefill.base import Chooser, Chunked, Piece, along_diagonals, best, pooled
+from winnow.policies.prefill.base import Chooser, Chunked, Piece, best, pooled
 
 Kind = Literal["vertical_slash", "a_shape", "block_sparse"]
 PATTERNS = get_args(Kind)
@@ -121,9 +121,9 @@ class MInference(Chunked):
             at = torch.arange(units, device=mine.device)
             columns, diagonals = (at < pattern.first).expand(count, -1), (at < pattern.second).expand(count, -1)
             return columns[:, None] | self._bands(piece, diagonals)
-        attention = piece.attention_of_last(min(LAST, piece.rows))[mine]
-        columns = best(attention.sum(1), pattern.first, self.sink)
-        diagonals = best(along_diagonals(attention), pattern.second, self.near)
+        by_unit, by_distance = piece.attention_of_last(min(LAST, piece.rows))
+        columns = best(by_unit[mine], pattern.first, self.sink)
+        diagonals = best(by_distance[mine], pattern.second, self.near)
         return columns[:, None] | self._bands(piece, diagonals)
 
     def _bands(self, piece: Piece, diagonals: Tensor) -> Tensor:
