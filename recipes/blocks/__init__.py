@@ -17,6 +17,7 @@ from . import (
     quality,
     slowfast,
     speed,
+    stores,
     times,
 )  # fmt: skip
 from .claims import lazyllm as lazyllm_claims
@@ -27,6 +28,6 @@ from .tables import Block
 
 PAGES = (
     demo, diagnose, engine, fidelity, frontier, gguf, lazyllm, locret, needle, peers, prefill, quality, slowfast, speed,
-    times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
+    stores, times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
 )  # fmt: skip
 BLOCKS: dict[str, Block] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}

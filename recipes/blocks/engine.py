@@ -15,7 +15,6 @@ from .tables import (
     number,
     one,
     percent,
-    scored,
     table,
 )
 
@@ -74,23 +73,6 @@ FORKS: Columns = {
     "grown by, MiB": mib("grown_bytes", 1),
     "process, MiB": mib("after_bytes", 1),
 }
-STORES: Columns = {
-    "plan": code("plan"),
-    "KL, nats": lambda row: ranged(row["kl"], 4),
-    "top-1, %": lambda row: ranged(row["top1"], 1, 100),
-    "perplexity, x": lambda row: ranged(row["ratio"], 3),
-    "units, MiB": mib("cache_bytes"),
-    "units, %": percent("cache_share"),
-    "memory, %": percent("total_share"),
-}
-
-
-def ranged(interval: Record, digits: int, scale: float = 1.0) -> str:
-    """A mean with its 95 % interval: `0.0123 (0.0110 to 0.0135)`."""
-    mean, low, high = (f"{scale * interval[name]:.{digits}f}" for name in ("mean", "low", "high"))
-    return f"{mean} ({low} to {high})"
-
-
 MAPPED: Columns = {
     "plan": code("plan"),
     "prompt tokens": count("length"),
@@ -178,36 +160,6 @@ def mapped(told: Record) -> str:
     )
 
 
-def stores(told: Record) -> str:
-    """A table per length, and the answers to questions."""
-    rows, parts = told["summary"], []
-    for length in dict.fromkeys(row["length"] for row in rows):
-        parts += [f"After {length:,} tokens:", table(STORES, [row for row in rows if row["length"] == length])]
-    if told["scores"]:
-        tasks = list(dict.fromkeys(row["task"] for row in told["scores"]))
-        parts += [f"Answers, %, of {told['questions']} questions each:", table(answers(tasks), by_plan(told["scores"]))]
-    parts.append(
-        f"{told['model']}, {rows[0]['passages']} passages, {told['fed']} tokens fed after each; intervals of 95 %, "
-        f"passages resampled, perplexities in pairs with full attention's; {machine(told)}."
-    )
-    return "\n\n".join([*parts, *(f"Left out: `{plan}`: {reason}" for plan, reason in told["skipped"].items())])
-
-
-def by_plan(scores: list[Record]) -> list[Record]:
-    """A record per length and plan, with the score of every task by its name."""
-    found: dict[tuple[int, str], Record] = {}
-    for row in scores:
-        mine = found.setdefault((row["length"], row["plan"]), {"length": row["length"], "plan": row["plan"]})
-        mine[row["task"]] = row
-    return [found[place] for place in sorted(found, key=lambda place: place[0])]
-
-
-def answers(tasks: list[str]) -> Columns:
-    """A column for every task."""
-    each = {task: (lambda row, task=task: scored(row[task])) for task in tasks}
-    return {"prompt": count("length"), "plan": code("plan"), **each}
-
-
 BLOCKS = {
     "engine-steps": Block(steps, ("engine-steps.json",)),
     "engine-overhead": Block(overhead, ("engine-overhead.json",)),
@@ -217,5 +169,4 @@ BLOCKS = {
     "engine-arrival": Block(arrival, ("engine-arrival.json",)),
     "engine-mapped": Block(mapped, ("engine-mapped.json",)),
     "engine-forks": Block(forks, ("engine-forks.json",)),
-    "engine-stores": Block(stores, ("engine-stores.json",)),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .tables import Block, Column, Record, code, number, table
+from .tables import Block, Column, Record, code, number, ranged, table
 
 ALL = "all"  # tasks, or domains, in records
 
@@ -40,6 +40,32 @@ def _points(row: Record) -> str:
 
 def _share(cost: str) -> Column:
     return lambda row: number(cost, 2)(row["costs"])
+
+
+def measured(told: Record) -> str:
+    """A row per arm: its answers and its distance from full attention over all windows, and what it cost."""
+    scores = {row["arm"]: row for row in told["scores"] if row["task"] == ALL}
+    rows = [{**row, "answers": scores.get(row["arm"])} for row in told["windows"] if row["domain"] == ALL]
+    columns: dict[str, Column] = {"plan": code("arm")}
+    if scores:
+        columns |= {"right, %": _answered, "points (95 %)": lambda row: _points(row["answers"])}
+    columns |= {"KL (95 %)": lambda row: ranged(row["kl"], 3), "perplexity, x": lambda row: ranged(row["ratio"], 3)}
+    columns |= {cost: _share(cost) for cost in ("rows", "bytes", "held", "units")}
+    first, windows = told["headers"][0], max(row["windows"] for row in rows)
+    asked = max((row["questions"] for row in scores.values()), default=0)
+    tasks = ", ".join(f"`{task}`" for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL)
+    about = f"{first['model']}, {first['split']}, {rows[0]['length']:,} tokens; {windows} windows of real text, "
+    about += f"{first['fed']} tokens after each; "
+    about += f"{asked} questions of {tasks}, points: from full attention's score, in pairs; " if asked else ""
+    return (
+        f"{table(columns, rows)}\n\n{about}KL of the next token, nats; x: of full "
+        "attention's perplexity; bytes: the most held at once, of all; held: units at the end; both, rows and units of "
+        "full attention's."
+    )
+
+
+def _answered(row: Record) -> str:
+    return "" if row["answers"] is None else f"{100 * row['answers']['score']:.0f}"
 
 
 def chosen(told: Record) -> str:

@@ -78,6 +78,12 @@ def scored(record: Record) -> str:
     return f"{100 * record['score']:.1f} ({interval(record)})"
 
 
+def ranged(interval: Record, digits: int, scale: float = 1.0) -> str:
+    """A mean with its 95 % interval: `0.0123 (0.0110 to 0.0135)`."""
+    mean, low, high = (f"{scale * interval[name]:.{digits}f}" for name in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"
+
+
 def span(values: Iterable[float], shown: str) -> str:
     """From the least to the largest: `0.82 to 1.04`. shown: the format of both."""
     found = sorted(values)

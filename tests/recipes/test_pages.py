@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 pages = pytest.importorskip("recipes.pages")
-from recipes.blocks import PAGES, engine, fidelity, gguf, tables  # noqa: E402
+from recipes.blocks import PAGES, engine, fidelity, gguf, quality, stores, tables  # noqa: E402
 
 HELD = {path: [name for name, _ in pages.blocks(path.read_text(encoding="utf-8"))] for path in pages.pages()}
 
@@ -159,7 +159,29 @@ def test_a_page_of_stores_has_a_table_per_length_and_one_of_answers():
         {"plan": "plain", "length": 8, "task": task, "score": 0.5, "low": 0.1, "high": 0.9} for task in ("kv", "number")
     ]
     told = {"summary": rows, "scores": scores, "questions": 4, "fed": 2, "skipped": {"other": "no room"}}
-    text = engine.stores({**told, "model": "m", "machine": {"threads": 1, "device": "cpu"}})
+    text = stores.stores({**told, "model": "m", "machine": {"threads": 1, "device": "cpu"}})
     assert text.count("| `plain` | 0.5000 (0.2500 to 0.7500) | 50.0 (25.0 to 75.0) |") == 2
     assert "| 8 | `plain` | 50.0 (10 to 90) | 50.0 (10 to 90) |" in text
     assert text.endswith("Left out: `other`: no room")
+
+
+def test_a_page_of_measured_arms_has_questions_only_where_some_were_asked():
+    interval = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    costs = {"rows": 0.6, "bytes": 0.25, "held": 0.2, "units": 0.125}
+    window = {
+        "arm": "p",
+        "domain": "all",
+        "length": 4096,
+        "windows": 6,
+        "kl": interval,
+        "ratio": interval,
+        "costs": costs,
+    }
+    score = {"arm": "p", "task": "all", "questions": 9, "score": 0.5, "difference": interval}
+    told = {"windows": [window], "scores": [], "headers": [{"model": "m", "split": "test", "fed": 64}]}
+    text = quality.measured(told)
+    assert "| `p` | 0.500 (0.250 to 0.750) | 0.500 (0.250 to 0.750) | 0.60 | 0.25 | 0.20 | 0.12 |" in text
+    assert "points" not in text
+    text = quality.measured({**told, "scores": [score, {**score, "task": "niah_single"}]})
+    assert "| `p` | 50 | +50 (+25 to +75) | 0.500" in text
+    assert "9 questions of `niah_single`, points: from full attention's score" in text
