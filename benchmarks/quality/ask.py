@@ -13,7 +13,7 @@ from winnow.tasks import Example
 RETAINED = 2**33  # bytes: of one question's arms more than there are
 SPENT = (
     "prompt_tokens", "new_tokens", "rows_full", "units_read", "units_full", "pairs_read", "pairs_full",
-    "cache_bytes", "aux_bytes", "total_bytes", "slow_steps", "fast_steps", "revived_rows",
+    "cache_bytes", "held_bytes", "aux_bytes", "total_bytes", "slow_steps", "fast_steps", "revived_rows",
 )  # fmt: skip
 
 
@@ -53,7 +53,8 @@ def replies(llm: LLM, case: Case, plans: Sequence[Plan], *, progress: Progress =
 def spent(stats: Stats, layers: int) -> dict[str, int]:
     """The counted costs, as if nothing had been there before: a token that was gone on from counts a row in each layer.
 
-    cache_bytes are the units held at the end, aux_bytes the most beside them, total_bytes the most of both at once.
+    cache_bytes are the units held at the end, held_bytes all that is held then, aux_bytes the most beside units,
+    total_bytes the most of both at once.
     """
     return {
         "rows_computed": stats.rows_computed + layers * stats.cached_tokens,

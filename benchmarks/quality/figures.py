@@ -20,7 +20,8 @@ COSTS = {  # of full attention's: what is counted of an arm, and what of full at
     "units": ("units_read", "units_full"),
     "pairs": ("pairs_read", "pairs_full"),
 }
-BYTES = {"bytes": "total_bytes", "held": "cache_bytes"}  # of full attention's on the same text
+# Of full attention's on the same text; "after" is None where records are older than its count.
+BYTES = {"bytes": "total_bytes", "held": "cache_bytes", "after": "held_bytes"}
 
 
 @dataclass(frozen=True)
@@ -119,12 +120,13 @@ def paired_interval(differences: Sequence[float]) -> Interval:
 def costs_of(pairs: Sequence[tuple[Record, Record]]) -> dict[str, float | None]:
     """What an arm has taken, of full attention's, over all questions or windows. pairs: its record, and full's."""
 
-    def total(name: str, who: int) -> int:
-        return sum(pair[who]["costs"][name] for pair in pairs)
+    def total(name: str, who: int) -> int | None:
+        counts = [pair[who]["costs"].get(name) for pair in pairs]
+        return None if None in counts else sum(counts)
 
     shares = {cost: (total(mine, 0), total(whole, 0)) for cost, (mine, whole) in COSTS.items()}
     shares |= {cost: (total(name, 0), total(name, 1)) for cost, name in BYTES.items()}
-    return {cost: mine / whole if whole else None for cost, (mine, whole) in shares.items()}
+    return {cost: mine / whole if whole and mine is not None else None for cost, (mine, whole) in shares.items()}
 
 
 def _score_row(pairs: Sequence[tuple[Record, Record]]) -> ScoreRow:

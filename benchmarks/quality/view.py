@@ -26,13 +26,13 @@ WINDOWS: dict[str, Callable[[WindowRow], str]] = {
     "of full\n95 %": lambda row: _range(row.ratio, 1, 3) if row.windows > 1 else "",
     "w": lambda row: str(row.windows),
 }
-COSTS = ("rows", "bytes", "held", "units")
+COSTS = ("rows", "bytes", "after", "held", "units")
 NOTE = (
     "points: from full attention, in pairs, with Bonett and Price's interval; *: fewer than "
     f"{ENOUGH} different questions in a task, no sentence may rest on it. KL(full || arm) of the next token, nats; of "
     "full: the perplexity over full attention's, w windows resampled. rows computed, bytes: the most held at once, "
-    "held: units at the end, units read by decode steps: of full attention's, over questions (windows where there are "
-    "none)"
+    "after: all at the end, held: units then, units read by decode steps: of full attention's, over questions "
+    "(windows where there are none)"
 )
 
 

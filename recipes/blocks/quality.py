@@ -50,7 +50,8 @@ def measured(told: Record) -> str:
     if scores:
         columns |= {"right, %": _answered, "points (95 %)": lambda row: _points(row["answers"])}
     columns |= {"KL (95 %)": lambda row: ranged(row["kl"], 3), "perplexity, x": lambda row: ranged(row["ratio"], 3)}
-    columns |= {cost: _share(cost) for cost in ("rows", "bytes", "held", "units")}
+    after = ("after",) if any(row["costs"].get("after") is not None for row in rows) else ()
+    columns |= {cost: _share(cost) for cost in ("rows", "bytes", *after, "held", "units")}
     first, windows = told["headers"][0], max(row["windows"] for row in rows)
     asked = max((row["questions"] for row in scores.values()), default=0)
     tasks = ", ".join(f"`{task}`" for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL)
@@ -59,8 +60,8 @@ def measured(told: Record) -> str:
     about += f"{asked} questions of {tasks}, points: from full attention's score, in pairs; " if asked else ""
     return (
         f"{table(columns, rows)}\n\n{about}KL of the next token, nats; x: of full "
-        "attention's perplexity; bytes: the most held at once, of all; held: units at the end; both, rows and units of "
-        "full attention's."
+        "attention's perplexity; bytes: the most held at once, of all"
+        f"{'; after: all at the end' if after else ''}; held: units at the end; all of these, of full attention's."
     )
 
 

@@ -12,7 +12,7 @@ from benchmarks.quality.plot import Point, frontier
 
 from winnow.errors import InputError
 
-NAMES = ("rows_computed", "units_read", "pairs_read", "total_bytes", "cache_bytes")
+NAMES = ("rows_computed", "units_read", "pairs_read", "total_bytes", "cache_bytes", "held_bytes")
 
 
 def costs(share):
@@ -68,7 +68,10 @@ def test_scores_are_paired_with_full_attention_on_the_same_question():
     assert (full.arm, full.difference.mean, full.costs["rows"], full.few) == ("full", 0, 1, True)
     assert (pop.questions, pop.score, pop.full) == (8, 3 / 8, 6 / 8)
     assert pop.difference.mean == pytest.approx((1 - 4) / 8)
-    assert pop.costs == {"rows": 0.5, "units": 0.5, "pairs": None, "bytes": 0.5, "held": 0.5}
+    assert pop.costs == {"rows": 0.5, "units": 0.5, "pairs": None, "bytes": 0.5, "held": 0.5, "after": 0.5}
+    for each in records:  # of before it was counted
+        del each["costs"]["held_bytes"]
+    assert score_rows(records)[1].costs["after"] is None
 
 
 def test_a_question_that_is_asked_again_counts_once():

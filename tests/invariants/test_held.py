@@ -140,7 +140,7 @@ def test_what_is_counted_is_what_is_held(plan, family, text, filled):
     for token in text[PROMPT:]:
         decode(llm.decoder, [(state, token)])
         state.measure()
-        assert sum(state.held()) == memory(state, filled)
+        assert state.stats.held_bytes == sum(state.held()) == memory(state, filled)
         assert state.stats.total_bytes >= layers.most
         assert state.stats.total_bytes <= state.stats.peak_cache_bytes + state.stats.aux_bytes
     assert sum(state.fork().held()) <= sum(state.held())  # what has been evicted is not copied
@@ -156,4 +156,5 @@ def test_full_attention_holds_units_and_nothing_else(text):
     llm = small_llm("llama")
     [out] = llm.generate([text], SamplingParams(max_tokens=7, ignore_eos=True))
     assert out.stats.total_bytes == out.stats.peak_cache_bytes
+    assert out.stats.held_bytes == out.stats.cache_bytes
     assert out.stats.aux_bytes == 0

@@ -179,6 +179,8 @@ def test_a_page_of_measured_arms_has_questions_only_where_some_were_asked():
     }
     score = {"arm": "p", "task": "all", "questions": 9, "score": 0.5, "difference": interval}
     told = {"windows": [window], "scores": [], "headers": [{"model": "m", "split": "test", "fed": 64}]}
+    at_the_end = {**window, "costs": {**costs, "after": 0.15}}
+    assert "| 0.60 | 0.25 | 0.15 | 0.20 |" in quality.measured({**told, "windows": [at_the_end]})
     text = quality.measured(told)
     assert "| `p` | 0.500 (0.250 to 0.750) | 0.500 (0.250 to 0.750) | 0.60 | 0.25 | 0.20 | 0.12 |" in text
     assert "points" not in text

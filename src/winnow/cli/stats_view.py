@@ -21,6 +21,7 @@ def stats_table(stats: Stats, plan: str) -> Table:
         "pairs read in prefill": _of_full(stats.pairs_read, stats.pairs_full) if stats.pairs_full else "",
         "memory, at most": size(stats.total_bytes),
         "beside the cache, at most": size(stats.aux_bytes) if stats.aux_bytes else "",
+        "memory at the end": size(stats.held_bytes),
         "cache at the end": size(stats.cache_bytes),
         "cache, at most": size(stats.peak_cache_bytes),
         "reserved for the cache": size(stats.allocated_bytes),

@@ -375,6 +375,7 @@ class Sequence:
     def measure(self) -> None:
         """Note the bytes held now, and the most held at once."""
         self.note()
+        self.stats.held_bytes = sum(self.held())
         self.stats.cache_bytes = sum(cache.nbytes for cache in self.own_caches())
         self.stats.peak_cache_bytes = sum(cache.peak_nbytes for cache in self.own_caches())
         self.stats.allocated_bytes = self.allocated_nbytes
