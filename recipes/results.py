@@ -76,6 +76,13 @@ def _validated(*costs: str) -> tuple[str, ...]:
     )
 
 
+def _measured(arms: str, size: str) -> tuple[str, ...]:
+    return (
+        f"python -m benchmarks quality run {{work}}/{arms}.jsonl --split test --data {{data}} -m smollm2 --threads 1 "
+        f"{size} -t niah_single --plans recipes/quality/{arms}.json --out docs/results/stores-{arms}.json",
+    )
+
+
 RESULTS_IN_ORDER = (
     Result("demo", 6, ("winnow demo --out docs/results/demo.json",)),
     Result("frontier", 20, (
@@ -102,6 +109,9 @@ RESULTS_IN_ORDER = (
     Result("quality-keep", 20, _quality("keep")),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 90, _validated("rows", "bytes", "pairs", "composed")),
+    Result("fit", 1, quoted=("fit.md", "fit.json")),
+    Result("stores-verbs", 45, _measured("verbs", "-l 8000 -n 10 -w 2")),
+    Result("stores-budgets", 60, _measured("budgets", "-l 2048 -n 100 -w 4")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
     Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),
     Result("lazyllm-table1", 15, quoted=("results/lazyllm.md", "lazyllm-table1.json")),
@@ -134,6 +144,7 @@ BY_HAND = {
     "the user's texts and llama.cpp's environment",
     "lazyllm-revive-prose.json, lazyllm-revive-docs.json": "commands of lazyllm.md, which name the user's texts",
     "lazyllm-revive-code.json, lazyllm-revive-dialogue.json": "commands of lazyllm.md, which name the user's texts",
+    "stores.json": "the command of stores.md, which names the user's texts and llama.cpp's environment",
     "peers-decode.json": "the command of peers.md, which names the peers' own environments",
     "needle.json, needle.md": "several runs of `winnow eval`, named in needle.md",
     "streaming-depth.png": "the last command of needle.md",

@@ -7,6 +7,7 @@ from . import (
     diagnose,
     engine,
     fidelity,
+    fit,
     frontier,
     gguf,
     lazyllm,
@@ -27,7 +28,7 @@ from .claims import speed as speed_claims
 from .tables import Block
 
 PAGES = (
-    demo, diagnose, engine, fidelity, frontier, gguf, lazyllm, locret, needle, peers, prefill, quality, slowfast, speed,
-    stores, times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
+    demo, diagnose, engine, fidelity, fit, frontier, gguf, lazyllm, locret, needle, peers, prefill, quality, slowfast,
+    speed, stores, times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
 )  # fmt: skip
 BLOCKS: dict[str, Block] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}

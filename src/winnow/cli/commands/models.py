@@ -9,7 +9,7 @@ from cyclopts.validators import Number
 
 from winnow.cli.command import Command
 from winnow.cli.main import COMMANDS, new_app
-from winnow.cli.options import AdapterOptions, AtLeast1, HeldOptions, JsonOptions, PlansOptions
+from winnow.cli.options import AdapterOptions, AtLeast1, HeldOptions, JsonOptions, OutOptions, PlansOptions
 
 app = new_app("cache", COMMANDS["cache"][1])
 
@@ -52,7 +52,7 @@ class InspectModel(AdapterOptions, JsonOptions, Command, runs="winnow.cli.inspec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit(PlansOptions, HeldOptions, JsonOptions, Command, runs="winnow.cli.fit:fit"):
+class Fit(PlansOptions, HeldOptions, OutOptions, Command, runs="winnow.cli.fit:fit"):
     """Say what memory a text takes under plans on a CPU, and how long a text fits; no weights are read."""
 
     length: Annotated[AtLeast1, Parameter(alias="-l")]
