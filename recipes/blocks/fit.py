@@ -22,8 +22,8 @@ def fit(told: Record) -> str:
     sizes = ", ".join(f"{name} {mib(field, 1)(told)} MiB" for name, field in parts.items())
     about = (
         f"{told['model']}, {told['length']:,} tokens and {told['new']:,} of an answer; {sizes}. In all: with weights "
-        "and libraries; units: the most held; beside: what the plan holds besides, at most; working: what a step takes and "
-        "gives back, estimated from above."
+        "and libraries; units: the most held; beside: what the plan holds besides, at most; working: what a step takes "
+        "and gives back, estimated from above."
     )
     return f"{table(COLUMNS, told['plans'])}\n\n{about}"
 
