@@ -148,9 +148,10 @@ def scores(answers: Sequence[tuple[str, Answered]]) -> list[Score]:
     groups: dict[tuple[int, str, str], list[float]] = {}
     for plan, answer in answers:
         if answer.score is not None:
-            groups.setdefault((answer.length, plan, answer.task), []).append(answer.score)
-    rows = []
-    for (length, plan, task), found in groups.items():
+            groups.setdefault((answer.length, answer.task, plan), []).append(answer.score)
+    order, rows = list(dict.fromkeys(plan for plan, _ in answers)), []  # plans take turns in being the first
+    for length, task, plan in sorted(groups, key=lambda place: (place[0], place[1], order.index(place[2]))):
+        found = groups[length, task, plan]
         mean = sum(found) / len(found)
         rows.append(Score(plan, length, task, len(found), mean, *wilson(mean, len(found))))
     return rows

@@ -29,13 +29,13 @@ from benchmarks.stores import (
 from benchmarks.stores_peers import measure_peers
 from benchmarks.tables import length_table
 from winnow import LLM
-from winnow.cli.compare_peers import Typed
+from winnow.cli.compare_peers import ERROR, Typed
 from winnow.cli.deliver import deliver
 from winnow.cli.inputs import make_tasks, parse_plans, refuse
 from winnow.cli.options import TASKS
 from winnow.cli.terminal import collect, new_table, say
 from winnow.devices import parse_device
-from winnow.errors import CapacityError
+from winnow.errors import CapacityError, WinnowError
 from winnow.evaluation.compare import with_full
 from winnow.evaluation.evaluate import Answered, Progress, cases, evaluate
 from winnow.evaluation.peers.compare import Answer, Ended, Workers
@@ -70,8 +70,12 @@ def stores(options: Stores) -> int:
     records = collect("asking", asked * sum(lengths), f"{asked * len(lengths)} answers", ask) if asked else []
     answers: Answers = [(each.plan, each) for each in records]
     complete = len(found) == wanted and len(answers) == asked * len(lengths)
+    failed = 0
     if options.peer and complete:
-        complete = _beside(llm, typed, options, tasks, chosen, measured, answers)
+        try:
+            complete = _beside(llm, typed, options, tasks, chosen, measured, answers)
+        except WinnowError as error:  # what has been measured is not lost
+            failed, skipped["--peer"] = ERROR, str(error)
     rows, scored = summarise_stores(measured), scores(answers)
     figures = {
         "fed": fed,
@@ -86,7 +90,7 @@ def stores(options: Stores) -> int:
     title = f"{name}, {len(chosen)} passages, {fed} tokens fed, {torch.get_num_threads()} threads"
     shown = Group(_passages(rows, title), *([_scores(scored, name)] if scored else []), *_left_out(skipped))
     return deliver(
-        Record("stores", figures, shown, complete=complete, about=about(llm, name, seed=options.seed)), options
+        Record("stores", figures, shown, None, complete, about(llm, name, seed=options.seed), failed), options
     )
 
 

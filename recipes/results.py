@@ -110,7 +110,7 @@ RESULTS_IN_ORDER = (
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 90, _validated("rows", "bytes", "pairs", "composed")),
     Result("fit", 1, quoted=("fit.md", "fit.json")),
-    Result("stores-verbs", 45, _measured("verbs", "-l 8000 -n 10 -w 2")),
+    Result("stores-verbs", 20, _measured("verbs", "-l 8000 -n 5 -w 1")),
     Result("stores-budgets", 60, _measured("budgets", "-l 2048 -n 100 -w 4")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
     Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),

@@ -44,11 +44,11 @@ def _share(cost: str) -> Column:
 
 def measured(told: Record) -> str:
     """A row per arm: its answers and its distance from full attention over all windows, and what it cost."""
-    scores = {row["arm"]: row for row in told["scores"] if row["task"] == ALL}
-    rows = [{**row, "answers": scores.get(row["arm"])} for row in told["windows"] if row["domain"] == ALL]
+    scores = {row["arm"]: row for row in over_all(told["scores"], "task")}
+    rows = [{**row, "answers": scores.get(row["arm"])} for row in over_all(told["windows"], "domain")]
     columns: dict[str, Column] = {"plan": code("arm")}
     if scores:
-        columns |= {"right, %": _answered, "points (95 %)": lambda row: _points(row["answers"])}
+        columns |= {"right, %": _of_answers(_answered), "points (95 %)": _of_answers(_points)}
     columns |= {"KL (95 %)": lambda row: ranged(row["kl"], 3), "perplexity, x": lambda row: ranged(row["ratio"], 3)}
     after = ("after",) if any(row["costs"].get("after") is not None for row in rows) else ()
     columns |= {cost: _share(cost) for cost in ("rows", "bytes", *after, "held", "units")}
@@ -65,8 +65,17 @@ def measured(told: Record) -> str:
     )
 
 
+def over_all(rows: list[Record], kind: str) -> list[Record]:
+    """The rows over all tasks, or domains; of a single one, its own."""
+    return [row for row in rows if row[kind] == ALL] if len({row[kind] for row in rows}) > 1 else rows
+
+
+def _of_answers(shown: Column) -> Column:
+    return lambda row: "" if row["answers"] is None else shown(row["answers"])
+
+
 def _answered(row: Record) -> str:
-    return "" if row["answers"] is None else f"{100 * row['answers']['score']:.0f}"
+    return f"{100 * row['score']:.0f}"
 
 
 def chosen(told: Record) -> str:

@@ -23,7 +23,9 @@ def stores(told: Record) -> str:
         parts += [f"After {length:,} tokens:", table(STORES, [row for row in rows if row["length"] == length])]
     if told["scores"]:
         tasks = list(dict.fromkeys(row["task"] for row in told["scores"]))
-        parts += [f"Answers, %, of {told['questions']} questions each:", table(answers(tasks), by_plan(told["scores"]))]
+        order = list(dict.fromkeys(row["plan"] for row in rows))
+        found = sorted(by_plan(told["scores"]), key=lambda row: (row["length"], order.index(row["plan"])))
+        parts += [f"Answers, %, of {told['questions']} questions each:", table(answers(tasks), found)]
     parts.append(
         f"{told['model']}, {rows[0]['passages']} passages, {told['fed']} tokens fed after each; intervals of 95 %, "
         "passages resampled; KL, perplexities and shares: against full attention's, in pairs, and a peer's against the "
@@ -38,7 +40,7 @@ def by_plan(scores: list[Record]) -> list[Record]:
     for row in scores:
         mine = found.setdefault((row["length"], row["plan"]), {"length": row["length"], "plan": row["plan"]})
         mine[row["task"]] = row
-    return [found[place] for place in sorted(found, key=lambda place: place[0])]
+    return list(found.values())
 
 
 def answers(tasks: list[str]) -> Columns:

@@ -4,8 +4,11 @@ import json
 import sys
 
 import pytest
+from transformers import Gemma2Config, LlamaConfig
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 import forked
+from models import SMALL
 from tiny import POSITIONS, tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from trials import small_llm
@@ -13,6 +16,7 @@ from winnow import LLM, Plan, SamplingParams
 from winnow.engine.bound import bound_bytes
 from winnow.engine.footprint import Footprints
 from winnow.engine.stand_in import StandIn
+from winnow.errors import InputError
 from winnow.kernels.packed import PIECE
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep
@@ -183,3 +187,32 @@ def test_of_a_text_without_an_end_a_policy_is_shown_a_part(monkeypatch, anchors)
     monkeypatch.setattr("winnow.engine.stand_in.SHOWN", 1000)
     assert StandIn(lambda: tokenizer).deep_of(plan)(4000) == whole
     assert len(StandIn(lambda: tokenizer).deep_of(Plan.parse("speed(anchors='all')"))(10**12)) == 10**12
+    assert StandIn(lambda: tokenizer).deep_of(Plan.parse("speed(anchors='first:3000')"))(10**6).anchors[-1] == 2999
+    with pytest.raises(InputError, match="asks for 3000 tokens"):
+        StandIn(lambda: tokenizer).deep_of(Plan.parse("speed(anchors='first:3000')"))(2000)
+
+
+WINDOWED = {"layer_types": ["sliding_attention"] * 3 + ["full_attention"], "sliding_window": 64}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "chunk", "prompt", "plan"),
+    [
+        (LlamaConfig, {"num_hidden_layers": 8}, 4, 64, "fastkv(keep=0.1, layer=1, window=32) + "
+         "hf_quantized(bits=2, group_size=8, residual_length=4, chunk=4)"),
+        (LlamaConfig, {"num_hidden_layers": 8}, 64, 61, "fastkv(keep=0.75, layer=1, window=4, kernel=1) + "
+         "hf_quantized(bits=2, group_size=8, residual_length=7, chunk=12)"),
+        (Gemma2Config, WINDOWED, 16, 160, "snapkv(budget=64, window=4, kernel=3) + "
+         "quantized(bits=2, group=16, residual=0, chunk=16)"),
+        (Gemma2Config, WINDOWED, 16, 160, "knorm(budget=64, chunk=16) + "
+         "quantized(bits=2, group=16, residual=0, chunk=16)"),
+    ],
+)  # fmt: skip
+def test_what_becomes_codes_late_is_counted_as_it_came(kind, more, chunk, prompt, plan):
+    """Few rows that go through many layers in one call; a store that waits; windows beside layers that evict."""
+    model = AutoModelForCausalLM.from_config(kind(**{**SMALL, "head_dim": 32, **more}), attn_implementation="eager")
+    llm = LLM(model.float(), prefill_chunk=chunk)
+    with llm.session(plan=plan, max_tokens=1) as session:
+        session.feed([5 + place % 80 for place in range(prompt)])
+        bound = bound_bytes(session.plan, llm.decoder.shape, prompt, 0, chunk)
+        assert session.stats.held_bytes <= session.stats.total_bytes <= bound

@@ -106,6 +106,23 @@ def test_a_prompt_that_comes_at_once_is_there_as_it_came_in_one_layer_at_a_time(
     assert found[1][1] - found[0][1] == apart * shape.kv_heads
 
 
+@pytest.mark.parametrize("length", [36, 41, 43])
+@pytest.mark.parametrize(
+    "base", ["fastkv(keep=0.75, layer=2, window=4, kernel=1)", "static_prune(keep=0.75, layers=2)", "lazyllm"]
+)
+def test_a_store_that_does_not_change_at_the_end_of_a_prompt_is_waited_for(base, length, text, monkeypatch):
+    """Flushes of `hf_quantized` come where they would, so that the first tokens read what has not been flushed."""
+    llm, found = small_llm("llama"), []
+    plan, ids = f"{base} + hf_quantized(bits=2, group_size=8, residual_length=7, chunk=12)", (text * 2)[: length + 5]
+    for done in (Sequence.quantize_done, lambda *_: None):
+        monkeypatch.setattr(Sequence, "quantize_done", done)
+        with llm.session(plan=plan, max_tokens=9) as session:
+            rows = torch.cat((session.feed(ids[:length])[-1:], session.feed(ids[length:])))
+            found.append((rows, [cache.memory.offset for cache in session.state.caches]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+
+
 @pytest.mark.parametrize(
     "family", ["llama", "llama-yarn", "phi3-longrope-long", "gpt_oss", "gemma3", "cohere2", "partial"]
 )

@@ -184,6 +184,10 @@ def test_a_page_of_measured_arms_has_questions_only_where_some_were_asked():
     text = quality.measured(told)
     assert "| `p` | 0.500 (0.250 to 0.750) | 0.500 (0.250 to 0.750) | 0.60 | 0.25 | 0.20 | 0.12 |" in text
     assert "points" not in text
-    text = quality.measured({**told, "scores": [score, {**score, "task": "niah_single"}]})
-    assert "| `p` | 50 | +50 (+25 to +75) | 0.500" in text
-    assert "9 questions of `niah_single`, points: from full attention's score" in text
+    asked = "9 questions of `niah_single`, points: from full attention's score"
+    for tasks in (["niah_single"], ["all", "niah_single", "kv"]):  # there is no row over all of a single one
+        text = quality.measured({**told, "scores": [{**score, "task": task} for task in tasks]})
+        assert "| `p` | 50 | +50 (+25 to +75) | 0.500" in text
+        assert asked.replace("single`,", "single`, `kv`,") in text if "kv" in tasks else asked in text
+    other = quality.measured({**told, "scores": [{**score, "task": "kv", "arm": "other"}]})
+    assert "| `p` |  |  | 0.500" in other  # it was asked nothing

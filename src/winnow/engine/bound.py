@@ -65,14 +65,16 @@ def shared_bytes(plan: Plan, shape: ModelShape, prompt: int) -> int:
 
 
 def _held(plan: Plan, shape: ModelShape, prompt: int, units: list[int]) -> int:
-    """Bytes of so many units per layer, of a KV head: those that may yet be evicted by choice are held as they came,
-    and, in one layer at a time, those of a prompt whose tokens come all at once."""
+    """Bytes of so many units per layer, of a KV head: where some may yet be evicted by choice they are held as they
+    came; and so are those of a prompt whose tokens come all at once, in one layer at a time where they change with it.
+    """
     gates, total, passing = plan.gates(shape), 0, 0
     evicts = plan.keep.next_eviction(0, prompt) is not None
+    later = plan.store.next_change(prompt - 1, prompt) != prompt
     chosen_below = gates.all_at_once if gates.forgets else 0
     for layer, count in zip(shape.contexts, units, strict=True):
         as_it_came, late = count * shape.unit_bytes, layer.index >= gates.gathers
-        if plan.keep.pattern(layer).held or layer.index < chosen_below or (late and evicts):
+        if plan.keep.pattern(layer).held or evicts or layer.index < chosen_below or (late and later):
             total += as_it_came
             continue
         settled = plan.store.nbytes(count, shape)

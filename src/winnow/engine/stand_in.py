@@ -5,6 +5,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from winnow.errors import InputError
 from winnow.plan import Plan
 from winnow.policies.compute.base import Deep
 from winnow.policies.compute.turns import decode_start
@@ -33,8 +34,14 @@ class StandIn:
 
         def deep(tokens: int) -> Deep:
             shown = min(tokens, SHOWN)
-            found = plan.compute.full_depth(self.ids(shown), self._services)
-            return found if shown == tokens else _longer(found, tokens - shown)
+            while True:
+                try:
+                    found = plan.compute.full_depth(self.ids(shown), self._services)
+                    return found if shown == tokens else _longer(found, tokens - shown)
+                except InputError:  # it names more tokens than are shown
+                    if shown == tokens:
+                        raise
+                    shown = min(tokens, 2 * shown)
 
         return deep
 

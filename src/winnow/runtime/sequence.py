@@ -268,9 +268,16 @@ class Sequence:
     def quantize_done(self, decoder: Decoder, layers: range, known: int) -> None:
         """The same of layers with which the last rows of a prompt are done, as soon as they are: where its tokens have
         come all at once, what came before is so in one layer at a time."""
-        if known == self.prompt > self.position and self.settling is not None and self.repeat is None:
+        if self.settles_at(known):
             self.note()
             self._quantize(decoder, layers, known)
+
+    def settles_at(self, known: int) -> bool:
+        """Whether the step that comes to so many tokens is the last one of the prompt, and units change at its end."""
+        store = self.settling
+        if store is None or not known == self.prompt > self.position or self.repeat is not None:
+            return False
+        return store.next_change(self.position, self.prompt) == known
 
     def _quantize(self, decoder: Decoder, layers: range, known: int) -> None:
         if (store := self.settling) is None:

@@ -42,8 +42,10 @@ class Step:
         """Whether layers may be taken several at once."""
         return all(segment.plain and segment.sequence.watcher is None for segment in self.segments)
 
-    def _next_gate(self, layer: int) -> int:
+    def _next_halt(self, layer: int) -> int:
         """The next layer above at which rows have to halt, or the number of layers."""
+        if any(layer >= s.sequence.gates.all_at_once and s.sequence.settles_at(s.known) for s in self.segments):
+            return layer + 1
         return min((at for s in self.segments for at in s.gates if at > layer), default=self.decoder.shape.layers)
 
     def walk(self, ids: Tensor) -> Generator[int, None, list[Tensor]]:
@@ -58,7 +60,7 @@ class Step:
                 break
             taken = layer
             if self._plain:
-                hidden, taken = self.decoder.program.run(self.segments, hidden, layer, self._next_gate(layer))
+                hidden, taken = self.decoder.program.run(self.segments, hidden, layer, self._next_halt(layer))
             if taken == layer:
                 self._tell(layer, hidden)
                 done = []
