@@ -77,10 +77,11 @@ class StandIn:
 
 
 def _longer(deep: Deep, more: int) -> Deep:
-    """What is said of the same prompt with so many tokens more in its middle, which are like those that all go on, or
-    like those of which none does."""
+    """What is said of the same prompt with so many tokens more where there are most of which none goes on; or, where
+    all do, with more of those."""
     if len(deep.anchors) == deep.start:
         return Deep((), 0, deep.prompt + more)
-    middle = deep.start // 2
-    anchors = tuple(each if each < middle else each + more for each in deep.anchors)
+    edges = (-1, *deep.anchors, deep.start)
+    before = max(range(len(edges) - 1), key=lambda place: edges[place + 1] - edges[place])
+    anchors = (*deep.anchors[:before], *(each + more for each in deep.anchors[before:]))
     return Deep(anchors, deep.start + more, deep.prompt + more)
