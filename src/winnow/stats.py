@@ -36,7 +36,7 @@ class Stats:
     allocated_bytes: int = 0  # memory, or files, reserved for units at the end, held or not
     aux_bytes: int = 0  # the most at once of what policies hold beside units: scores, copies, parked states
     total_bytes: int = 0  # the most at once of units and all that policies hold beside them
-    held_bytes: int = 0  # the same at the end
+    held_bytes: int = 0  # cache_bytes, and all that policies hold beside these units at the end
     disk_bytes: int = 0  # the most at once of files reserved for units; 0 where they are in memory
     slow_steps: int = 0  # decode steps that are slow for the read policy; if it has none, that read every kept unit
     fast_steps: int = 0  # all others

@@ -382,8 +382,8 @@ class Sequence:
     def measure(self) -> None:
         """Note the bytes held now, and the most held at once."""
         self.note()
-        self.stats.held_bytes = sum(self.held())
         self.stats.cache_bytes = sum(cache.nbytes for cache in self.own_caches())
+        self.stats.held_bytes = self.stats.cache_bytes + self.held()[1]
         self.stats.peak_cache_bytes = sum(cache.peak_nbytes for cache in self.own_caches())
         self.stats.allocated_bytes = self.allocated_nbytes
 
