@@ -19,6 +19,7 @@ import httpx2
 from benchmarks.load.server import started
 from benchmarks.resident import descendants
 
+WATCHED_S = 0.1  # for which replicas are watched before the busiest is killed
 UNSEEN_S = 6.0  # for which Ray counts a replica that has ended
 PROMPT = "The ferry leaves at nine and returns at noon; whoever misses it has to wait. "
 LOST = re.compile(r"^winnow:answers_gone_on_with_total (\S+)$", re.MULTILINE)
@@ -166,9 +167,20 @@ def _lose(made: Any, node: Any) -> None:
 
 
 def _kill(ancestor: int, named: str) -> None:
-    """Kill the first process of that name below this one."""
-    for pid in sorted(descendants(ancestor)):
-        if named in (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " "):
-            os.kill(pid, signal.SIGKILL)
-            return
-    raise LookupError(f"no process {named}")
+    """Kill the busiest process of that name below this one: another may have no stream any more."""
+    found = [pid for pid in descendants(ancestor) if named in _file(pid, "cmdline").replace("\0", " ")]
+    if not found:
+        raise LookupError(f"no process {named}")
+    before = {pid: _ticks(pid) for pid in found}
+    time.sleep(WATCHED_S)
+    os.kill(max(found, key=lambda pid: _ticks(pid) - before[pid]), signal.SIGKILL)
+
+
+def _ticks(pid: int) -> int:
+    """What a process has computed so far, in the kernel's ticks (proc(5))."""
+    fields = _file(pid, "stat").rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def _file(pid: int, name: str) -> str:
+    return (Path("/proc") / str(pid) / name).read_text()

@@ -9,7 +9,7 @@ from command_line import MADE_BY
 
 def test_table_and_json(bench, tiny, tmp_path):
     out = tmp_path / "replicas.json"
-    result = bench("replicas", "-m", tiny, "--streams", 4, "--new", 400, "--out", out)
+    result = bench("replicas", "-m", tiny, "--streams", 4, "--new", 800, "--out", out)
     assert result.code == 0, result.err
     told = json.loads(out.read_text(encoding="utf-8"))
     assert (told["command"], told["complete"]) == ("replicas", True)
