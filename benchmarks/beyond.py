@@ -1,13 +1,14 @@
-"""Pass keys in prompts that are longer than the model has positions: found or not, and in how much memory."""
+"""Needles in prompts that are longer than the model has positions: found or not, and in how much memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.resident import Gauge
 from winnow import LLM, Plan
+from winnow.errors import InputError
 from winnow.evaluation.accuracy import wilson
-from winnow.evaluation.evaluate import Progress, Record, evaluate, silent
-from winnow.tasks import task
+from winnow.evaluation.evaluate import Progress, Record, cases, evaluate, silent
+from winnow.tasks import Task
 
 PLANS = ("infllm + mapped(resident_mib=64)", "streaming(sink=128, recent=4096)")
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -48,6 +49,7 @@ class BeyondRow:
 def measure_beyond(
     llm: LLM,
     plans: Sequence[Plan],
+    task: Task,
     times: Sequence[int],
     examples: int,
     gauge: Gauge,
@@ -55,12 +57,17 @@ def measure_beyond(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Iterator[Answered]:
-    """Ask every plan for the same pass keys, `examples` at each depth, in prompts of so many times the positions.
+    """Ask every plan for the same needles of a task, `examples` at each depth, in prompts so many times the positions.
 
-    Raises, before any work, CapacityError where a plan's prompts cannot be longer than the model's positions.
+    Raises, before any work, CapacityError where a plan's prompts cannot be longer than the model's positions, and
+    InputError where the task has no needle.
     """
     lengths = [each * llm.decoder.shape.max_positions for each in times]
-    records = evaluate(llm, plans, [task("passkey")], lengths, examples, seed=seed, depths=DEPTHS, progress=progress)
+    if not next(cases(llm, [task], lengths, 1, seed=seed, depths=DEPTHS)).example.depths:
+        raise InputError(
+            f"task {task.name} has no needle that lies at a depth; give one that has, like passkey or number"
+        )
+    records = evaluate(llm, plans, [task], lengths, examples, seed=seed, depths=DEPTHS, progress=progress)
     gauge.begin()
     for record in records:
         yield Answered(record, gauge.peak())

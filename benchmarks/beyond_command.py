@@ -1,4 +1,4 @@
-"""`python -m benchmarks beyond`: pass keys in prompts longer than the model has positions."""
+"""`python -m benchmarks beyond`: needles in prompts longer than the model has positions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -13,25 +13,27 @@ from benchmarks.record import Record, about
 from benchmarks.resident import gauge_of
 from benchmarks.tables import MIB, length_table
 from winnow.cli.deliver import deliver
-from winnow.cli.inputs import parse_plans
+from winnow.cli.inputs import make_tasks, parse_plans
 from winnow.cli.terminal import collect
 
 
 def beyond(options: Beyond) -> int:
-    """Ask for pass keys; returns the exit code."""
-    plans = parse_plans(options.plan, PLANS)
+    """Ask for needles; returns the exit code."""
+    [task], plans = make_tasks([options.task], None, None), parse_plans(options.plan, PLANS)
     times, llm = sorted(set(options.times)), options.load()
     positions, gauge = llm.decoder.shape.max_positions, gauge_of(llm.device)
     wanted = options.examples * len(DEPTHS) * len(plans)
-    ask = partial(measure_beyond, llm, plans, times, options.examples, gauge, seed=options.seed)
+    ask = partial(measure_beyond, llm, plans, task, times, options.examples, gauge, seed=options.seed)
     answers = collect("asking", wanted * positions * sum(times), f"{wanted * len(times)} answers", ask, len(plans))
     rows = summarise_beyond(answers, positions)
     figures = {
         "summary": [asdict(row) for row in rows],
         "records": [{**each.record.to_dict(), "peak_bytes": each.peak_bytes} for each in answers],
     }
-    shown = _shown(rows, f"{options.model_name}, {positions:,} positions, {torch.get_num_threads()} threads")
-    settings = {"positions": positions, "seed": options.seed, "memory": gauge.name}
+    shown = _shown(
+        rows, f"{options.model_name}, {task.name}, {positions:,} positions, {torch.get_num_threads()} threads"
+    )
+    settings = {"task": task.name, "positions": positions, "seed": options.seed, "memory": gauge.name}
     complete = len(answers) == wanted * len(times)
     known = about(llm, options.model_name, **settings)
     return deliver(Record("beyond", figures, shown if rows else "no answer", complete=complete, about=known), options)
@@ -52,7 +54,7 @@ COLUMNS: dict[str, Callable[[BeyondRow], str]] = {
     "peak\nMiB": lambda row: f"{row.peak_bytes / MIB:.0f}",
 }
 CAPTION = (
-    f"by depth: of the key, {', '.join(map(str, DEPTHS))} of the text; pairs, units: read, of what full attention "
+    f"by depth: of the needle, {', '.join(map(str, DEPTHS))} of the text; pairs, units: read, of what full attention "
     "reads, by rows of the prompt and by decode steps; held: the most of units in memory and all beside them; files: "
     "of units; peak: of the process, weights included"
 )

@@ -44,7 +44,7 @@ class Memory(PlansOptions, ModelOptions, PlotOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Beyond(PlansOptions, ModelOptions, OutOptions):
-    """Pass keys at five depths of prompts that are longer than the model has positions, and memory meanwhile.
+    """Needles at five depths of prompts that are longer than the model has positions, and memory meanwhile.
 
     Without --plan: `infllm` over files, and `streaming`, which reads the first and the last tokens only.
     """
@@ -53,8 +53,10 @@ class Beyond(PlansOptions, ModelOptions, OutOptions):
         2,
         4,
     )
+    task: Annotated[str, Parameter(alias="-t")] = "passkey"
+    """A task with a needle: passkey, number, niah_single, ..."""
     examples: Annotated[int, Parameter(alias="-n", validator=Number(gte=1))] = 2
-    """Pass keys at each depth."""
+    """Needles at each depth."""
     seed: Seed = 0
     """Of the examples; the same seed makes the same ones for every plan."""
 

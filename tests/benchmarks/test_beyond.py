@@ -26,10 +26,10 @@ def test_keys_are_asked_for_beyond_the_models_positions(bench, short, tmp_path):
     out = tmp_path / "beyond.json"
     plans = [INFLLM, "streaming(sink=4, recent=64)"]
     arms = [part for plan in plans for part in ("-p", plan)]
-    result = bench("beyond", "-m", short, "--times", 2, "-n", 1, *arms, "--out", out)
+    result = bench("beyond", "-m", short, "--times", 2, "-n", 1, "-t", "number", *arms, "--out", out)
     assert result.code == 0, result.err
     told = json.loads(out.read_text(encoding="utf-8"))
-    assert (told["command"], told["complete"], told["positions"]) == ("beyond", True, POSITIONS)
+    assert (told["command"], told["complete"], told["task"], told["positions"]) == ("beyond", True, "number", POSITIONS)
     assert told.keys() >= MADE_BY
     assert len(told["records"]) == len(plans) * len(DEPTHS)
     assert all(heading.split("\n")[0] in result.out for heading in COLUMNS)
@@ -46,3 +46,8 @@ def test_keys_are_asked_for_beyond_the_models_positions(bench, short, tmp_path):
 def test_plans_that_end_where_the_positions_do_are_refused(bench, short):
     result = bench("beyond", "-m", short, "--times", 2, "-p", "quest(page=16, budget=64)")
     assert (result.code, "exceed the model's 512 positions" in result.err) == (2, True)
+
+
+def test_tasks_without_a_depth_are_refused(bench, short):
+    result = bench("beyond", "-m", short, "--times", 2, "-t", "common_words")
+    assert (result.code, "common_words has no needle" in result.err) == (2, True)
