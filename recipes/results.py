@@ -76,10 +76,10 @@ def _validated(*costs: str) -> tuple[str, ...]:
     )
 
 
-def _measured(arms: str, size: str) -> tuple[str, ...]:
+def _measured(arms: str, size: str, asked: str = "-m smollm2 -t niah_single") -> tuple[str, ...]:
     return (
-        f"python -m benchmarks quality run {{work}}/{arms}.jsonl --split test --data {{data}} -m smollm2 --threads 1 "
-        f"{size} -t niah_single --plans recipes/quality/{arms}.json --out docs/results/stores-{arms}.json",
+        f"python -m benchmarks quality run {{work}}/{arms}.jsonl --split test --data {{data}} {asked} --threads 1 "
+        f"{size} --plans recipes/quality/{arms}.json --out docs/results/stores-{arms}.json",
     )
 
 
@@ -112,6 +112,7 @@ RESULTS_IN_ORDER = (
     Result("fit", 1, quoted=("fit.md", "fit.json")),
     Result("stores-verbs", 20, _measured("verbs", "-l 8000 -n 5 -w 1")),
     Result("stores-budgets", 60, _measured("budgets", "-l 2048 -n 100 -w 4")),
+    Result("stores-budgets-needle", 6, _measured("budgets-needle", "-l 2048 -n 100 -w 4", "-m needle -t number")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
     Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),
     Result("lazyllm-table1", 15, quoted=("results/lazyllm.md", "lazyllm-table1.json")),

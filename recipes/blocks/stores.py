@@ -53,4 +53,5 @@ BLOCKS = {
     "stores": Block(stores, ("stores.json",)),
     "stores-verbs": Block(measured, ("stores-verbs.json",)),
     "stores-budgets": Block(measured, ("stores-budgets.json",)),
+    "stores-budgets-needle": Block(measured, ("stores-budgets-needle.json",)),
 }
