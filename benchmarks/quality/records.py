@@ -79,7 +79,8 @@ def read_journal(path: Path) -> tuple[Record, list[Record]]:
 def merged(files: Sequence[tuple[Path, Record, list[Record]]], same: Sequence[str]) -> Iterator[Record]:
     """The records of several files, each once. same: what their headers have to agree in.
 
-    Raises InputError where they do not, or where two have different records of the same question.
+    Raises InputError where they do not, or where two have different records of the same question. One may be of code that
+    counted less: what both have counted has to agree.
     """
     first, header, _ = files[0]
     seen: dict[Key, Record] = {}
@@ -93,8 +94,14 @@ def merged(files: Sequence[tuple[Path, Record, list[Record]]], same: Sequence[st
         for record in records:
             if (before := seen.setdefault(key_of(record), record)) is record:
                 yield record
-            elif before != record:
+            elif not _agree(before, record):
                 raise InputError(f"{path} has another record of {key_of(record)} than {first} or one after it")
+
+
+def _agree(one: Record, other: Record) -> bool:
+    costs, others = one.get("costs") or {}, other.get("costs") or {}
+    shared = costs.keys() & others.keys()
+    return {**one, "costs": None} == {**other, "costs": None} and all(costs[name] == others[name] for name in shared)
 
 
 def _line(record: Record) -> str:

@@ -104,6 +104,17 @@ def answer(arm, index, score):
     return {"kind": "answer", "arm": arm, "plan": arm, "task": "t", "length": 9, "index": index, "score": score}
 
 
+def test_code_that_counted_less_made_the_same_records(tmp_path):
+    paths = [tmp_path / name for name in ("a", "b", "c")]
+    counts = ({"rows": 3}, {"rows": 3, "held": 5}, {"rows": 4, "held": 5})
+    for path, costs in zip(paths, counts, strict=True):
+        Journal(path, {"model": "m"}).append({**answer("full", 0, 1), "costs": costs})
+    first, more, others = [(path, *read_journal(path)) for path in paths]
+    assert [record["costs"] for record in merged([first, more], ["model"])] == [counts[0]]
+    with pytest.raises(InputError, match="another record"):
+        list(merged([first, others], ["model"]))
+
+
 def test_files_are_merged_and_contradictions_refused(tmp_path):
     paths = [tmp_path / name for name in ("a", "b", "c", "d")]
     for path, arm, score, model in zip(
