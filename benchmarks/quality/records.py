@@ -79,8 +79,8 @@ def read_journal(path: Path) -> tuple[Record, list[Record]]:
 def merged(files: Sequence[tuple[Path, Record, list[Record]]], same: Sequence[str]) -> Iterator[Record]:
     """The records of several files, each once. same: what their headers have to agree in.
 
-    Raises InputError where they do not, or where two have different records of the same question. One may be of code that
-    counted less: what both have counted has to agree.
+    Raises InputError where they do not, or where two have different records of the same question; one may be of
+    code that counted less, and what both have counted has to agree.
     """
     first, header, _ = files[0]
     seen: dict[Key, Record] = {}
