@@ -15,8 +15,19 @@ def costs(record: Record, full: Record) -> dict[str, float]:
     }
 
 
-def held(record: Record, full: Record, name: str) -> float:
-    """Bytes over all examples that both have, in percent of full attention's: answers differ in length by little."""
-    base = {row["index"]: row[name] for row in full["rows"]}
+UNITS = ("cache_bytes",)
+ALL = ("cache_bytes", "aux_bytes")  # units at the end, and the most that is held beside them
+
+
+def held(record: Record, full: Record, *names: str) -> float:
+    """Bytes over all examples that both have, in percent of full attention's: answers differ in length by little.
+
+    names: fields that are added up.
+    """
+    base = {row["index"]: _sum(row, names) for row in full["rows"]}
     both = [row for row in record["rows"] if row["index"] in base]
-    return 100 * sum(row[name] for row in both) / sum(base[row["index"]] for row in both)
+    return 100 * sum(_sum(row, names) for row in both) / sum(base[row["index"]] for row in both)
+
+
+def _sum(row: Record, names: tuple[str, ...]) -> int:
+    return sum(row[name] for name in names)
