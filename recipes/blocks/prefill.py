@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from .tables import Block, Record, code, mib, number, table
+from .tables import Block, Columns, Record, code, machine, mib, number, table
 
 
 def plans(told: Record) -> str:
-    """A row per plan: its time and how far it is from full attention."""
-    columns = {
+    """A row per plan: its time and, of a model that has learned, how far it is from full attention."""
+    columns: Columns = {
         "plan": code("plan"),
         "seconds": number("median_s", 2),
         "faster": _faster,
         "pairs read, %": lambda row: "" if row["pairs"] is None else f"{100 * row['pairs']:.0f}",
-        "KL": number("kl", 4),
-        "KL, most": number("kl_most", 3),
     }
+    if told["tail"]:
+        columns |= {"KL": number("kl", 4), "KL, most": number("kl_most", 3)}
     length = told["summary"][0]["length"]
+    known = told["model"] if told["tail"] else f"{told['model']}'s shape, random weights"
     about = (
-        f"{told['model']}, {length:,} tokens, {told['threads']} threads, {told['repeats']} turns: the median prefill; "
+        f"{known}, {length:,} tokens, {told['threads']} threads, {told['repeats']} turns: the median prefill; "
         "faster: full attention's time over the plan's in the same turn, the median, the least and the most; pairs of "
-        "a query and a key, of those in layers where the plan chooses; KL of the next token, nats, the mean and the "
-        f"most over {told['tail']} tokens."
+        "a query and a key, of those in layers where the plan chooses"
     )
-    return f"{table(columns, told['summary'])}\n\n{about}"
+    ending = f"; KL of the next token, nats, the mean and the most over {told['tail']} tokens" if told["tail"] else ""
+    return f"{table(columns, told['summary'])}\n\n{about}{ending}."
 
 
 def _faster(row: Record) -> str:
@@ -34,7 +35,7 @@ def beyond(told: Record) -> str:
     columns = {
         "positions": lambda row: f"{row['times']:.0f} x",
         "plan": code("plan"),
-        "keys found": lambda row: f"{row['score'] * row['examples']:.0f} of {row['examples']}",
+        "found": lambda row: f"{row['score'] * row['examples']:.0f} of {row['examples']}",
         "by depth": lambda row: " ".join(f"{100 * each:.0f}" for each in row["by_depth"].values()),
         "TTFT, s": number("ttft_s", 1),
         "memory of the plan, MiB": mib("total_bytes", 1),
@@ -44,7 +45,7 @@ def beyond(told: Record) -> str:
     }
     depths = ", ".join(told["summary"][0]["by_depth"])
     about = (
-        f"{told['model']}, {told['positions']:,} positions, {told['threads']} threads; depth: of the key in the text, "
+        f"{told['model']}, {told['positions']:,} positions, {machine(told)}; depth: of the needle in the text, "
         f"{depths}; memory: the most that a plan holds, units in memory and all beside them; process: weights included."
     )
     return f"{table(columns, told['summary'])}\n\n{about}"
@@ -52,5 +53,8 @@ def beyond(told: Record) -> str:
 
 BLOCKS = {
     "prefill-smollm2": Block(plans, ("prefill-smollm2.json",)),
+    "prefill-qwen3": Block(plans, ("prefill-qwen3.json",)),
+    "prefill-qwen3-share": Block(plans, ("prefill-qwen3-share.json",)),
     "prefill-beyond": Block(beyond, ("prefill-beyond.json",)),
+    "prefill-beyond-number": Block(beyond, ("prefill-beyond-number.json",)),
 }
