@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from recipes.reporting import Record
 from recipes.slowfast.figures import share
 
@@ -10,13 +12,19 @@ def costs(record: Record, full: Record) -> dict[str, float]:
     """Rows computed, the most bytes held, of all, and units read, in percent of full attention's."""
     return {
         "rows": share([record], "rows_computed", ("rows_full",)),
-        "bytes": held(record, full, "total_bytes"),
+        "bytes": held(record, full, most_bytes),
         "units": share([record], "units_read", ("units_full",)),
     }
 
 
-def held(record: Record, full: Record, name: str) -> float:
+def most_bytes(row: Record) -> float:
+    """The most bytes held at once, of all. Of an older row, which has the peaks of units and of the rest: their sum,
+    which is never less."""
+    return float(row["total_bytes"] if "total_bytes" in row else row["peak_cache_bytes"] + row["aux_bytes"])
+
+
+def held(record: Record, full: Record, count: Callable[[Record], float]) -> float:
     """Bytes over all examples that both have, in percent of full attention's: answers differ in length by little."""
-    base = {row["index"]: row[name] for row in full["rows"]}
+    base = {row["index"]: count(row) for row in full["rows"]}
     both = [row for row in record["rows"] if row["index"] in base]
-    return 100 * sum(row[name] for row in both) / sum(base[row["index"]] for row in both)
+    return 100 * sum(map(count, both)) / sum(base[row["index"]] for row in both)
