@@ -63,6 +63,25 @@ def _about(document: Record) -> str:
     )
 
 
+def left(document: Record) -> str:
+    """The units of a KV head that policies which evict leave to a decode step, in the mean over steps."""
+    full = one(document["records"], plan="full", domain="books", index=0)["stats"]
+    read_by_full = full["prompt_tokens"] + (full["slow_steps"] + 1) / 2
+    shares = {
+        row["plan"]: row["units_share"]
+        for row in document["summary"]
+        if row["domain"] == "all" and row["cache_share"] < 1
+    }
+    streaming = next(plan for plan in shares if plan.startswith("streaming"))
+    [others] = {round(read_by_full * share) for plan, share in shares.items() if plan != streaming}
+    return (
+        f"Of the {len(shares)} policies that evict, {len(shares) - 1} leave {others} units per KV head to a "
+        "decode step, in the mean over steps: a budget, a tail, and the new ones, of which they evict none; "
+        f"`streaming` leaves {read_by_full * shares[streaming]:.0f}. Full attention reads {read_by_full:,.0f}. Compute "
+        "policies have no such budget; their quality against cost is in [frontier](frontier.md)."
+    )
+
+
 def read(document: Record) -> str:
     """What the plans that read little have read, for the page's comparison of policies."""
     rows = [row for row in document["summary"] if row["domain"] == "all"]
@@ -77,7 +96,7 @@ def read(document: Record) -> str:
     return (
         "- `tidal` and `quest` look at every unit's key, or its page's, in every step and take the best for the "
         "current token; and two of eight layers of each read everything. So they read "
-        f"{shares['tidal']:.0f} and {shares['quest']:.0f} % of the units, not a twelfth, and hold all units.\n"
+        f"{shares['tidal']:.0f} and {shares['quest']:.0f} % of the units, and hold all of them.\n"
         f"- `slowfast` with slow steps every four tokens is next, with {often:.0f} %; in the paper's rhythm it reads "
         f"{rarely:.0f} %, and a selection that is dozens of tokens old is worth no more than recent tokens are."
     )
@@ -85,5 +104,6 @@ def read(document: Record) -> str:
 
 BLOCKS = {
     "fidelity": Block(markdown, ("fidelity.json",)),
+    "fidelity-left": Block(left, ("fidelity.json",)),
     "fidelity-read": Block(read, ("fidelity.json",)),
 }

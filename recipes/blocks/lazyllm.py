@@ -125,8 +125,9 @@ def caption(table1: Record, scores: Record) -> str:
         f"needs them. On `needle` at {preset[0]['length']:,} tokens TTFT is "
         f"{span((row['ttft_speedup'] for row in preset), '.1f')} times faster, with "
         f"{span((100 * share for share in by_task), '.0f')} % of full attention's score on pass keys, numbers, "
-        "key-value pairs and several needles where a step revives all that it chooses, as in the paper "
-        "(`keep_decode=None, max_revive=None`; [tables and plots](docs/results/lazyllm.md)).*"
+        f"key-value pairs and several needles ({scores['accuracy'][0]['examples']} questions each) where a step "
+        "revives all that it chooses, as in the paper (`keep_decode=None, max_revive=None`; "
+        "[tables and plots](docs/results/lazyllm.md)).*"
     )
 
 

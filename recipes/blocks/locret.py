@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from recipes.frontier.figures import most_bytes
+
 from .tables import MEMORY, MIB, Block, Column, Columns, Record, code, mib, of_memory, one, scored, table
 
 TITLES = {
@@ -53,7 +55,7 @@ def _table(records: list[Record]) -> str:
         "n": lambda line: str(line["examples"]),
     }
     columns |= {task: _score(task) for task in dict.fromkeys(task for each in records for task in each["tasks"])}
-    columns[f"{MEMORY[counted][0]}, MiB"] = lambda line: f"{line['most_bytes'][line['plan']][counted] / MIB:.2f}"
+    columns[f"{MEMORY[counted][0]}, MiB"] = lambda line: f"{most_bytes(line['most_bytes'][line['plan']]) / MIB:.2f}"
     return table(columns, [line for record in records for line in _lines(record)])
 
 
@@ -97,17 +99,38 @@ def growth(document: Record) -> str:
     return table(GROWTH, document["summary"]) + (f"\n\nLeft out: {'; '.join(left)}." if left else "")
 
 
+def wider(asked: Record) -> str:
+    """What `snapkv` answers with the window and the kernel that it has by default now."""
+    plain, pyramid = (today(asked, more) for more in ("", ", by_layer='pyramid'"))
+    return (
+        "`snapkv` was run with `window=32, kernel=5, pooling='avg'`, its defaults of that day. With "
+        f"today's, `window=64, kernel=31, pooling='max'`, `{plain['plan']}` answers {100 * plain['score']:.0f} of "
+        f"{plain['questions']} numbers at {plain['length']:,} tokens, a sixteenth, where full attention answers "
+        f"{100 * plain['full']:.0f}, and `{pyramid['plan']}` {100 * pyramid['score']:.0f} "
+        "([budgets by layer](stores.md#budgets-by-layer-and-by-head)). The other tasks, and chunks, are not measured "
+        "with them."
+    )
+
+
+def today(asked: Record, more: str = "") -> Record:
+    """Number retrieval of `snapkv` at a sixteenth with its defaults of today."""
+    return one(asked["scores"], arm=f"snapkv(budget={{1/16}}{more})", task="number")
+
+
 def caption(records: list[Record], memory: Record) -> str:
     """What the README says below the picture."""
     locret = one(records, name="locret", group="policies")
+    rest = one(records, name="snapkv", group="curve")
     budgets = sorted(locret["length"] // share for share in locret["shares"])
     mine = [row for row in memory["summary"] if row["bound_bytes"] is not None]
     longest, shortest = (choose(mine, key=lambda row: row["length"]) for choose in (max, min))
     return (
         f"*`locret` on `needle`: of {locret['length']:,} tokens {', '.join(map(str, budgets[:-1]))} or {budgets[-1]} "
-        "stay in each head, chosen before the question is known. Sentences hidden in prose stay, whatever the other "
-        "policies do with them; of a list of key-value pairs nothing tells which one will be asked for. "
-        f"{longest['length']:,} tokens go through in {longest['peak_cache_bytes'] / MIB:.0f} MiB of units, at "
+        "stay in each head, chosen before the question is known. Sentences hidden in prose stay, in the wordings that "
+        "its heads were trained on; of a list of key-value pairs nothing tells which one will be asked for. The others "
+        f"have {rest['examples']} questions but at a sixteenth, and `snapkv` a window of 32 and a kernel of 5: "
+        "[wider ones find much more](docs/results/locret.md#snapkv). "
+        f"{longest['length']:,} tokens go through in {most_bytes(longest) / MIB:.1f} MiB, scores included, at "
         f"{longest['tokens_per_s'] / shortest['tokens_per_s']:.2f} times the speed of {shortest['length']:,} "
         "([tables](docs/results/locret.md)).*"
     )
@@ -115,6 +138,7 @@ def caption(records: list[Record], memory: Record) -> str:
 
 BLOCKS = {
     "locret": Block(markdown, ("locret.json",)),
+    "locret-snapkv": Block(wider, ("stores-budgets-needle.json",)),
     "locret-oracle": Block(oracle, ("locret-oracle.json",)),
     "locret-memory": Block(growth, ("locret-memory.json",)),
     "locret-caption": Block(caption, ("locret.json", "locret-memory.json")),

@@ -137,13 +137,23 @@ def caption(records: list[Record], runs: dict[str, Record]) -> str:
         share([one(records, arm=arm, task=PAIRS, length=4096)], "units_read", ("units_full",))
         for arm in (OFTEN, RARELY)
     ]
-    timed = next(row for row in runs["a"]["records"] if row["plan"].startswith("slowfast") and row["length"] == 32768)
+    timed, again = (
+        next(
+            row
+            for row in runs[name]["records"]
+            if row["plan"].startswith("slowfast") and (row["length"], row["batch"]) == (32768, 1)
+        )
+        for name in ("a", "c")
+    )
+    first, fewest = (len(one(records, arm=arm, task=CODES, length=4096)["rows"]) for arm in (OFTEN, RARELY))
     return (
-        "*`slowfast` on `needle`: listings of sixteen codes and of sixteen pairs, in brackets the difference to full "
-        f"attention with its 95 % interval. With slow steps every four tokens and the selector `peaks` it scores "
-        f"{often[0]} and {often[1]}, and reads {read[0]:.0f} % of the cache; in the rhythm of the paper, "
-        f"{read[1]:.0f} % of it, {rarely[0]} and {rarely[1]}. On Qwen3-0.6B's shape after {timed['length']:,} tokens a "
-        f"token takes {timed['ratio_to_full']:.2f} of full attention's time and {timed['ratio_to_stock']:.3f} of stock "
+        f"*`slowfast` on `needle`: listings of sixteen codes and of sixteen pairs, {fewest} prompts each ({first} for "
+        "the first score), in brackets the difference to full attention on the same prompts with its 95 % interval. "
+        "With slow steps every four tokens and the selector `peaks` it scores "
+        f"{often[0]} and {often[1]}, and reads {read[0]:.0f} % of the cache; in the paper's rhythm, with `peaks` "
+        f"too, {read[1]:.0f} % of it, {rarely[0]} and {rarely[1]}. On Qwen3-0.6B's shape after "
+        f"{timed['length']:,} tokens a token takes {timed['ratio_to_full']:.2f} and {again['ratio_to_full']:.2f} of "
+        f"full attention's time in two runs, and {timed['ratio_to_stock']:.3f} of stock "
         "transformers' ([tables](docs/results/slowfast.md), [how to use it](docs/slowfast.md)).*"
     )
 

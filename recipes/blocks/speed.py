@@ -145,9 +145,10 @@ def caption(arms: list[Record], sweep: list[Record]) -> str:
     full, two = (mean(one(arms, arm=arm), "score") for arm in ("LoRA, full depth", "LoRA, K = 2"))
     steps = one(sweep, training="lora", anchors="bos", cutoff=2)["trained"]["result"]["steps"]
     return (
-        f"*`speed` on `needle`, {LAYERS} layers, {sweep[0]['length']:,} tokens. As it is, the model needs its prompt "
-        f"in six of them; after {steps} steps of training two give {two:.1f} points, and all layers, trained alike, "
-        f"{full:.1f}. The bundled adapters `needle-speed-2` to `-7` are the blue line with the first token as "
+        f"*`speed` on `needle`, {LAYERS} layers, {sweep[0]['length']:,} tokens. As it is, the model keeps its score "
+        f"with its prompt in six of them; after {steps} steps of training on the wordings that are asked, two give "
+        f"{two:.1f} points, and all layers, trained alike, {full:.1f} (100 questions a task; the points of the picture "
+        "have 10). The bundled adapters `needle-speed-2` to `-7` are the blue line with the first token as "
         "anchor ([tables and times](docs/results/speed.md)).*"
     )
 

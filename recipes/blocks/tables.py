@@ -12,10 +12,13 @@ Column = Callable[[Record], str]
 Columns = Mapping[str, Column]
 MIB = 2**20
 FIGURE = re.compile(r"[-+]?\d|-?$")  # how a cell with a figure begins; an empty one and a dash have none
-# What a record counts of memory, the best first: older ones have units alone.
+# What a record counts of memory, the best first: older ones have the peaks of its two parts.
 MEMORY = {
     "total_bytes": ("memory", "units and all that a plan holds beside them, at their peak"),
-    "peak_cache_bytes": ("peak of units", "units alone, at their peak: what a plan holds beside them is left out"),
+    "aux_bytes": (
+        "memory, at most",
+        "the peak of units and the peak of all that a plan holds beside them, added; the two need not fall together",
+    ),
 }
 
 

@@ -24,7 +24,7 @@ COLOURS = {
     "store": "#6a4c93",
     "composed": "black",
 }
-COSTS = {"rows": "rows computed", "bytes": "memory at its peak", "units": "units read"}
+COSTS = {"rows": "rows computed", "bytes": "memory", "units": "units read"}
 CUT = 99.0  # percent of full attention's: an arm above it does not cut this cost, and is left out of its panel
 Point = tuple[float, float, Record]
 

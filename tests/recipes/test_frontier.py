@@ -98,6 +98,7 @@ def test_costs_are_those_of_the_runs_and_full_attention_has_all(records):
     assert found["bytes"] == pytest.approx(100 * 2 * most / held)
     assert found["rows"] == 100
     assert figures.costs(by_arm[ARMS[3].name], full)["rows"] < 80
+    assert figures.most_bytes({"peak_cache_bytes": 2, "aux_bytes": 1}) == 3  # an older row
     for record in records:
         if record["rows"]:
             assert (record["environment"]["threads"], record["commit"]) != (None, "")

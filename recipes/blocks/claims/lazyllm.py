@@ -43,9 +43,11 @@ def table(table1: Record, scores: Record, depth: Record, sparsity: Record, gener
         ),
         (
             "Random drop, static pruning and compression lose far more at the same speed (Table 1)",
-            f"at the same rows: {span(lost, '.0f')} % of full attention's score. These tasks ask for one place of the "
-            "text, which a lost token ruins; the paper's tasks forgive more",
-            "yes, more sharply",
+            f"at the same rows: {span(lost, '.0f')} % of full attention's score, {chains['examples']} questions a "
+            "task. These tasks ask for one place of the text, which a lost token ruins; the paper's tasks forgive "
+            "more. `static_prune` evicts what it stops from the layers below as well; a form that leaves those whole, "
+            "as `lazyllm` does, was not run",
+            "yes, more sharply, in the forms that were run",
         ),
         (
             "Compression is slower than no compression, 0.10 to 0.69x (Table 1)",
@@ -57,8 +59,10 @@ def table(table1: Record, scores: Record, depth: Record, sparsity: Record, gener
             "Revival is what keeps the score (section 1; static pruning as evidence)",
             "`revive=\"never\"`, which keeps LazyLLM's layers but never changes the first choice: "
             f"{100 * unrevived['relative_score']:.1f} % against {100 * overall['relative_score']:.1f} % of full "
-            f"attention's score over all tasks, {pairs[0]:.1f} against {pairs[1]:.1f} % on key-value. Progressive, "
-            f"late pruning does most; revival adds the rest, at {overall['revived_rows']:,.0f} rows a generation",
+            f"attention's score over all tasks ({overall['examples']} questions), {pairs[0]:.1f} against "
+            f"{pairs[1]:.1f} % on key-value ({chains['examples']}); revival takes "
+            f"{overall['revived_rows']:,.0f} rows a generation. `static_prune` is no evidence here: it differs "
+            "in more than revival",
             "partly",
         ),
         (

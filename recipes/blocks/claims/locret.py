@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from recipes.blocks.locret import today
 from recipes.blocks.tables import MIB, Block, Record, one
 
 from . import claims
@@ -11,12 +12,12 @@ from . import claims
 OTHERS = ("h2o", "scissorhands", "streaming", "snapkv")
 
 
-def table(records: list[Record], oracle: Record, memory: Record) -> str:
+def table(records: list[Record], oracle: Record, memory: Record, asked: Record) -> str:
     """Claim by claim."""
-    return claims([*_scores(records, oracle), *_parts(records), *_costs(memory), *_long(records)])
+    return claims([*_scores(records, oracle, today(asked)), *_parts(records), *_costs(memory), *_long(records)])
 
 
-def _scores(records: list[Record], oracle: Record) -> Iterator[tuple[str, str, str]]:
+def _scores(records: list[Record], oracle: Record, wider: Record) -> Iterator[tuple[str, str, str]]:
     mine, full = (one(records, name=name, group="policies") for name in ("locret", "full"))
     others = {name: _number(records, name, "policies") for name in (*OTHERS, "sirllm", "sirllm, as its code")}
     knowing = _number(records, "snapkv, question known", "policies")
@@ -46,9 +47,11 @@ def _scores(records: list[Record], oracle: Record) -> Iterator[tuple[str, str, s
         "Other eviction loses what is asked for: SirLLM 1.7 to 3.4 on pass key and number (Table 1)",
         f"number at 1/16: `sirllm` {others['sirllm']:.0f} (as its code {others['sirllm, as its code']:.0f}), "
         + ", ".join(f"`{name}` {others[name]:.0f}" for name in OTHERS)
-        + ", which is the fifth of the needles that stand in the tail. `snapkv` with the whole prompt computed and the "
-        f"question known: {knowing:.0f}, since no row before the answer attends to the digits",
-        "yes, more sharply",
+        + ", which is the fifth of the needles that stand in the tail. `snapkv` has a window of 32 and a kernel of 5, "
+        f"and {knowing:.0f} with the question known as well; with it known, a window of 64 and a kernel of 31, "
+        f"{100 * wider['score']:.0f} at 1/16 of {wider['length']:,} tokens",
+        "yes for policies that do not know the question; `snapkv`, which does, needs "
+        "[a wide kernel](results/locret.md#snapkv)",
     )
     yield (
         "Untrained heads fail (Table 7: pass key 0, number 34)",
@@ -90,10 +93,10 @@ def _costs(memory: Record) -> Iterator[tuple[str, str, str]]:
     yield (
         "Memory is fixed by the budget: 128K tokens on one 24 GB GPU (section 4.3)",
         f"{longest['length']:,} tokens through `needle`, `{longest['plan']}`: {longest['peak_cache_bytes'] / MIB:.2f} "
-        f"MiB of units at the peak, {longest['peak_cache_bytes'] / longest['bound_bytes']:.3f} of budget + chunk, "
-        f"scores beside them not counted; the process's memory is {longest['growth']:.3f} times that at "
-        f"{mine[0]['length']:,} tokens. Full attention's cache is {full[-1]['peak_cache_bytes'] / MIB:.2f} MiB at "
-        f"{full[-1]['length']:,}",
+        f"MiB of units at the peak, {longest['peak_cache_bytes'] / longest['bound_bytes']:.3f} of budget + chunk, and "
+        f"at most {longest['aux_bytes'] / MIB:.2f} beside them; the process's memory is "
+        f"{longest['growth']:.3f} times that at {mine[0]['length']:,} tokens. Full attention's cache is "
+        f"{full[-1]['peak_cache_bytes'] / MIB:.2f} MiB at {full[-1]['length']:,}",
         "yes",
     )
     yield (
@@ -125,7 +128,7 @@ def _long(records: list[Record]) -> Iterator[tuple[str, str, str]]:
     )
     yield (
         "Works with quantised caches and with merged tokens (section 4.4)",
-        "not measured: there is no quantised store yet",
+        "not measured",
         "open",
     )
 
@@ -142,4 +145,5 @@ def _number(records: list[Record], name: str, group: str) -> float:
     return float(100 * scores[record["shares"].index(16)])
 
 
-BLOCKS = {"claims-locret": Block(table, ("locret.json", "locret-oracle.json", "locret-memory.json"))}
+FILES = ("locret.json", "locret-oracle.json", "locret-memory.json", "stores-budgets-needle.json")
+BLOCKS = {"claims-locret": Block(table, FILES)}

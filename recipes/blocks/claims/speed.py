@@ -128,7 +128,7 @@ def _costs(generation: Record, decode: Record, training: Record) -> list[tuple[s
             "`winnow diagnose` recommends three quarters of the layers; the untrained score is full attention's there "
             "and falls below. Trained, the knee is at 2, where the rules for single layers and for curvature settle "
             "([diagnose.md](diagnose.md))",
-            "yes, for a model as it is",
+            "on the model that the thresholds were set on, as it is; on others not measured",
         ),
         (
             "Training costs less than at full depth (appendix I)",
