@@ -115,6 +115,7 @@ RESULTS_IN_ORDER = (
     Result("fit", 1, quoted=("fit.md", "fit.json")),
     Result("stores-verbs", 20, _measured("verbs", "-l 8000 -n 5 -w 1")),
     Result("stores-budgets", 60, _measured("budgets", "-l 2048 -n 100 -w 4")),
+    Result("stores-locret-quantized", 3, _measured("locret-quantized", "-l 2048 -n 100 -w 4", "-m needle -t number")),
     Result("stores-budgets-needle", 6, _measured("budgets-needle", "-l 2048 -n 100 -w 4", "-m needle -t number")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
     Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),

@@ -54,4 +54,5 @@ BLOCKS = {
     "stores-verbs": Block(measured, ("stores-verbs.json",)),
     "stores-budgets": Block(measured, ("stores-budgets.json",)),
     "stores-budgets-needle": Block(measured, ("stores-budgets-needle.json",)),
+    "stores-locret-quantized": Block(measured, ("stores-locret-quantized.json",)),
 }
