@@ -99,21 +99,25 @@ def growth(document: Record) -> str:
     return table(GROWTH, document["summary"]) + (f"\n\nLeft out: {'; '.join(left)}." if left else "")
 
 
+FORMER = "window=32, kernel=5, pooling='avg'"
+
+
 def wider(asked: Record) -> str:
     """What `snapkv` answers with the window and the kernel that it has by default now."""
-    plain, pyramid = (today(asked, more) for more in ("", ", by_layer='pyramid'"))
+    plain, pyramid, former = (today(asked, more) for more in ("", ", by_layer='pyramid'", f", {FORMER}"))
     return (
-        "`snapkv` was run with `window=32, kernel=5, pooling='avg'`, its defaults of that day. With "
+        f"`snapkv` was run with `{FORMER}`, its defaults of that day. With "
         f"today's, `window=64, kernel=31, pooling='max'`, `{plain['plan']}` answers {100 * plain['score']:.0f} of "
         f"{plain['questions']} numbers at {plain['length']:,} tokens, a sixteenth, where full attention answers "
-        f"{100 * plain['full']:.0f}, and `{pyramid['plan']}` {100 * pyramid['score']:.0f} "
+        f"{100 * plain['full']:.0f}, `{pyramid['plan']}` {100 * pyramid['score']:.0f}, and the former defaults "
+        f"{100 * former['score']:.0f} of the same "
         "([budgets by layer](stores.md#budgets-by-layer-and-by-head)). The other tasks, and chunks, are not measured "
         "with them."
     )
 
 
 def today(asked: Record, more: str = "") -> Record:
-    """Number retrieval of `snapkv` at a sixteenth with its defaults of today."""
+    """Number retrieval of `snapkv` at a sixteenth with its defaults of today, or with `more`."""
     return one(asked["scores"], arm=f"snapkv(budget={{1/16}}{more})", task="number")
 
 

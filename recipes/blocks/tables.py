@@ -106,7 +106,8 @@ def versions(document: Record) -> str:
 def machine(document: Record) -> str:
     """What it was measured on, and the code that made it."""
     machine = document["machine"]
-    return f"{machine['threads']} threads of an {machine['device']}, commit {document.get('commit')}"
+    threads = "one thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
+    return f"{threads} of an {machine['device']}, commit {document.get('commit')}"
 
 
 def one(records: Iterable[Record], **fields: object) -> Record:
