@@ -16,6 +16,7 @@ BENCHMARKS = {
     "beyond": ("models:Beyond", "Pass keys in prompts longer than the model has positions."),
     "fidelity": ("models:Fidelity", "How close plans stay to full attention on real texts, by domain."),
     "quality": ("quality:app", "What plans lose and cost: settings chosen on validation, arms compared on test."),
+    "presses": ("models:Presses", "What plans keep beside the presses of kvpress that they translate."),
     "peers": ("models:Peers", "One decode step after many cached tokens: plans beside peers."),
     "file": ("models:File", "Prefill and tokens of a GGUF file: Winnow beside llama.cpp and transformers."),
     "busy": ("models:Busy", "Time per token beside another busy process: all threads, one, watched."),

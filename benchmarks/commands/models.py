@@ -1,4 +1,4 @@
-"""`memory`, `beyond`, `fidelity`, `peers`, `file`, `busy`: what models of the user's cost, how close plans stay."""
+"""`memory`, `beyond`, `fidelity`, `presses`, `peers`, `file`, `busy`: what models cost, how close plans stay."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +92,36 @@ class Fidelity(PlansOptions, AdapterOptions, PlotOptions):
         from benchmarks.fidelity_command import fidelity
 
         return fidelity(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Presses(ModelOptions, OutOptions):
+    """Plans beside the presses of kvpress that they are translations of: kept units, divergence, bytes.
+
+    Both compute with the same weights, plain and in float32 unless something else is asked for.
+    """
+
+    data: Path
+    """A directory of texts by domain."""
+    press: tuple[str, ...] = ()
+    """As for `winnow plans --from`; repeatable. Default: every scorer that there is a plan for, a quarter kept."""
+    peer_python: tuple[str, ...] = ()
+    """kvpress=PATH: the Python that has it."""
+    length: Annotated[int, Parameter(alias="-l", validator=Number(gte=1))] = 2048
+    """Tokens of a window."""
+    fed: AtLeast2 = 64
+    """Last tokens of a window, fed one by one; the others are the prompt."""
+    examples: Annotated[int, Parameter(alias="-n", validator=Number(gte=1))] = 2
+    """Windows of each domain."""
+    seed: Seed = 0
+    """Of the windows."""
+    weights: Annotated[Literal["auto", "packed", "int4", "dense"], Parameter(group=MODEL)] = "dense"
+    dtype: Annotated[str | None, Parameter(group=MODEL)] = "float32"
+
+    def __call__(self) -> int:
+        from benchmarks.presses_command import presses
+
+        return presses(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """How peers are spelt, how their processes are driven, and what is made of what they say."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -32,12 +33,25 @@ def test_a_spelling_holds_the_family_the_name_and_literals():
     assert (parse_peer("llama.cpp").family, parse_peer("llama.cpp").name) == ("llama.cpp", None)
 
 
+def test_a_press_around_another_is_told_to_its_worker():
+    [arm] = peer_arms(["kvpress:AdaKVPress(SnapKVPress(0.75, kernel_size=7), alpha_safeguard=0.1)"], {})
+    assert json.loads(json.dumps(arm.options)) == {
+        "press": "AdaKVPress",
+        "values": [{"press": "SnapKVPress", "values": [0.75], "parameters": {"kernel_size": 7}}],
+        "parameters": {"alpha_safeguard": 0.1},
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("vllm", "known: hf, kvpress, llama.cpp"),
         ("hf:quantized(nbits=", "cannot be read"),
         ("hf:quantized(nbits=bits)", "cannot be read"),
+        ("hf:quantized(nbits=four(4))", "takes numbers and texts alone"),
+        ("kvpress:AdaKVPress(SnapKVPress(x))", "cannot be read"),
+        ("kvpress:AdaKVPress(SnapKVPress(**{}))", "cannot be read"),
+        ("kvpress:AdaKVPress(a.SnapKVPress(0.5))", "cannot be read"),
         ("hf:quantised(nbits=4)", "quantized, offloaded"),
         ("hf:quantized(bits=4)", "no parameter bits; it takes nbits"),
         ("hf:offloaded(1)", "no parameter 1; it takes none"),

@@ -1,4 +1,4 @@
-"""kvpress, whose presses compress the cache of a prompt: `kvpress:SnapKVPress(0.75)`.
+"""kvpress, whose presses compress the cache of a prompt: `kvpress:SnapKVPress(0.75)`, also one around another.
 
 A press's first value is the share of units that goes. The whole prompt is compressed, its question included; kvpress's
 own pipeline compresses what stands before the question.
@@ -23,4 +23,14 @@ class Kvpress:
     def options(self, spelling: Spelling) -> dict[str, Any]:
         if spelling.name is None:
             raise InputError(f"peer {spelling.text!r} names no press; write it like 'kvpress:SnapKVPress(0.75)'")
-        return {"press": spelling.name, "values": spelling.values, "parameters": spelling.parameters}
+        return _told(spelling)
+
+
+def _told(spelling: Spelling) -> dict[str, Any]:
+    """As its worker makes it: presses among the values are told alike."""
+    parameters = {name: _value(each) for name, each in spelling.parameters.items()}
+    return {"press": spelling.name, "values": [_value(each) for each in spelling.values], "parameters": parameters}
+
+
+def _value(given: Any) -> Any:
+    return _told(given) if isinstance(given, Spelling) else given

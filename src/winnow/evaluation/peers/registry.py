@@ -1,5 +1,6 @@
 """The families of peers by name, and arms from what was typed."""
 
+import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,8 +31,12 @@ def peer_arms(texts: Sequence[str], pythons: Mapping[str, str], *, on_file: bool
     for spelling in map(parse_peer, dict.fromkeys(wanted)):
         peer = _known(spelling.family)
         python = pythons.get(spelling.family, sys.executable)
-        script, loads = WORKERS / peer.script, peer.loads(spelling)
-        arms.append(Arm(spelling.text, python, script, peer.options(spelling), loads))
+        script, loads, options = WORKERS / peer.script, peer.loads(spelling), peer.options(spelling)
+        try:
+            json.dumps(options)  # as the worker is told them
+        except TypeError as error:
+            raise InputError(f"peer {spelling.text!r}: {spelling.family} takes numbers and texts alone") from error
+        arms.append(Arm(spelling.text, python, script, options, loads))
     return arms
 
 
