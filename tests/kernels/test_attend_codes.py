@@ -55,6 +55,12 @@ FORMS = [
     for values in ("token", "channel")
 ]
 FORMS += [Form(bits, 32, keys, "token", 64, hadamard=True) for bits in (2, 4, 8) for keys in ("token", "channel")]
+FORMS += [
+    Form(bits, 64, keys, values, 64, hadamard, of, group)
+    for bits, of, group, hadamard in ((4, 2, 32, False), (2, 8, None, False), (8, 4, 16, True))
+    for keys in ("channel", "token")
+    for values in ("token", "channel")
+]
 FORMS += [Form(4, 32, "token", "token", 128, hadamard=True), Form(8, 16, "token", "token", 32, hadamard=True)]
 FORMS += [Form(4, 16, "channel", "token", 96), Form(4, 64, "channel", "token", 128), Form(4, 64, "token", "token", 64)]
 
@@ -75,10 +81,16 @@ def test_equals_attention_over_what_codes_stand_for(form, kv_heads, group, first
 
 @pytest.mark.parametrize("hadamard", [False, True])
 @pytest.mark.parametrize(
-    ("bits", "keys", "values"), [(4, "channel", "token"), (2, "token", "channel"), (8, "token", "token")]
+    ("bits", "of_values", "keys", "values"),
+    [
+        (4, None, "channel", "token"),
+        (2, None, "token", "channel"),
+        (8, None, "token", "token"),
+        (4, 2, "channel", "token"),
+    ],
 )
-def test_in_bfloat16_units_that_lie_apart_and_a_soft_cap(bits, keys, values, hadamard):
-    form = Form(bits, 32, keys, values, 64, hadamard)
+def test_in_bfloat16_units_that_lie_apart_and_a_soft_cap(bits, of_values, keys, values, hadamard):
+    form = Form(bits, 32, keys, values, 64, hadamard, of_values, of_values and 16)
     slab = slab_of(form, 2, 192, torch.bfloat16)
     q = torch.randn(6, 64).bfloat16()
     every = torch.stack([torch.randperm(128)[:40].sort().values for _ in range(2)])

@@ -11,6 +11,11 @@ FORMS = [
     for axis in ("channel", "token")
     for group, head_dim in ((32, 64), (16, 96), (64, 128), (16, 16))
 ]
+FORMS += [
+    Form(bits, 64, axis, axis, 64, value_bits=of, value_group=group)
+    for axis in ("channel", "token")
+    for bits, of, group in ((4, 2, None), (4, 2, 16), (2, 8, 32), (8, None, 16))
+]
 
 
 def units_of(form, count=128, heads=3, seed=0):
@@ -26,12 +31,17 @@ def units_of(form, count=128, heads=3, seed=0):
 def test_a_code_is_within_half_a_step(form, side):
     x, axis = units_of(form), form.keys
     codes, scales = quantize(x, form, side)
-    assert codes.nbytes + scales.nbytes == 3 * 128 * form.unit_bytes // 2
-    assert codes.nbytes == 3 * 128 * form.head_dim * form.bits // 8
-    assert scales.nbytes == 3 * 128 * form.head_dim * 4 // form.group
+    numbers = {"keys": (form.bits, form.group)}
+    numbers["values"] = form.value_bits or form.bits, form.value_group or form.group
+    bits, group = numbers[side]
+    assert codes.nbytes == 3 * 128 * form.head_dim * bits // 8
+    assert scales.nbytes == 3 * 128 * form.head_dim * 4 // group
+    assert form.unit_bytes == sum(
+        form.head_dim * each // 8 + form.head_dim * 4 // size for each, size in numbers.values()
+    )
     back = dequantize(codes, scales, form, side, torch.float32)
-    cut, at = (x.unflatten(1, (-1, form.group)), 2) if axis == "channel" else (x.unflatten(2, (-1, form.group)), 3)
-    step = ((cut.amax(at) - cut.amin(at)) / (2**form.bits - 1)).repeat_interleave(form.group, at - 1)
+    cut, at = (x.unflatten(1, (-1, group)), 2) if axis == "channel" else (x.unflatten(2, (-1, group)), 3)
+    step = ((cut.amax(at) - cut.amin(at)) / (2**bits - 1)).repeat_interleave(group, at - 1)
     rounding = x.abs().max() / 1024  # of scale and minimum to 16 bits
     assert ((back - x).abs() <= step / 2 + rounding).all()
     assert (back - x).abs().max() > 0

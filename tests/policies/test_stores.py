@@ -50,11 +50,14 @@ def turned(llm, keys, places, sign):
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("pre_rope", [False, True])
 @pytest.mark.parametrize("transforms", [False, True])
-@pytest.mark.parametrize(("bits", "axis"), [(2, "token"), (4, "channel")])
-def test_later_rows_read_what_codes_say_of_the_units_that_stay(bits, axis, transforms, pre_rope, base, text):
+@pytest.mark.parametrize(("bits", "axis", "value_bits"), [(2, "token", None), (4, "channel", None), (8, "channel", 2)])
+def test_later_rows_read_what_codes_say_of_the_units_that_stay(
+    bits, axis, value_bits, transforms, pre_rope, base, text
+):
     """Heads of `locret` have scored units, and the others are gone, before codes are made."""
     llm, levels = small_llm("llama"), 2**bits - 1
     store = f"quantized(bits={bits}, group={GROUP}, keys='{axis}', residual=0, hadamard={transforms}, "
+    store += f"value_bits={value_bits}, "
     plan = store + f"pre_rope={pre_rope})" + ("" if base == "full" else f" + {base}")
     with llm.session(plan=base, max_tokens=9) as session, llm.session(plan=plan, max_tokens=9) as stored:
         for each in (session, stored):
@@ -70,7 +73,7 @@ def test_later_rows_read_what_codes_say_of_the_units_that_stay(bits, axis, trans
             changed = by_group(changed, 1 if axis == "channel" else 2, levels)
             changed = changed @ matrix(16) if transforms else changed
             keys.copy_(turned(llm, changed, places, 1) if pre_rope else changed)
-            values.copy_(by_group(values, 2, levels))
+            values.copy_(by_group(values, 2, 2 ** (value_bits or bits) - 1))
         expected, got = (each.feed(text[PROMPT:]) for each in (session, stored))
     assert (expected - stock_logits(llm.model, text)[PROMPT:]).abs().max() > 1e-3
     torch.testing.assert_close(got, expected, rtol=0, atol=TIPPED if pre_rope or transforms else 1e-4)
@@ -330,6 +333,10 @@ def test_bytes_of_hf_quantized_in_closed_form(text):
             "mistral-96",
             "hadamard=True takes heads of .* have 96; use hadamard=Fal",
         ),
+        ("quantized(group=48, value_group=32)", "llama", "value_group=32 does not divide group=48.*use value_group=16"),
+        ("quantized(value_group=8)", "llama", "value_group=8 is no multiple of 16; use 16"),
+        ("quantized(value_group=32)", "llama", "value_group=32 does not divide the 16 channels .* use value_group=16"),
+        ("quantized(keys='token', value_group=16)", "llama", "^quantized: group=32 does not divide the 16 channels"),
         ("hf_quantized", "llama", "group_size=64 does not divide the 16 channels of a head.*use group_size=8"),
         ("hf_quantized(group_size=12)", "llama", "group_size=12 is no multiple of 8"),
         ("quantized(group=16) + h2o(budget=8)", "llama", "h2o evicts .* quantized .*; use h2o with decode_chunk=None"),

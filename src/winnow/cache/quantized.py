@@ -32,7 +32,7 @@ class QuantizedSlab:
         self.places = torch.empty(0, 0, dtype=torch.int32, device=device)
         self.codes, self.scales = [], []
         for side in SIDES:
-            self.codes.append(torch.empty(kv_heads, 0, BLOCK * form.row_bytes, dtype=torch.uint8, device=device))
+            self.codes.append(torch.empty(kv_heads, 0, BLOCK * form.row_bytes(side), dtype=torch.uint8, device=device))
             shape = form.scales_shape(side, 0)
             self.scales.append(torch.empty(kv_heads, *shape, dtype=torch.float16, device=device))
         self._facts: np.ndarray | None = None  # until memory moves
@@ -71,9 +71,8 @@ class QuantizedSlab:
                 row, minima = (1, 2) if by_channel else (2, 1)
                 strides = [2 * scales.stride(at) for at in (0, row, minima)]
                 told += [codes.data_ptr(), codes.stride(0), scales.data_ptr(), *strides, by_channel]
-            form = self.form
-            shared = form.bits, form.group, form.row_bytes, form.hadamard
-            self._facts = np.array([*told, *shared], dtype=np.int64)
+                told += [self.form.bits_of(side), self.form.row_bytes(side), self.form.group_of(side)]
+            self._facts = np.array([*told, self.form.hadamard], dtype=np.int64)
         return self._facts
 
     def append(self, keys: Tensor, values: Tensor, places: Tensor) -> "QuantizedSlab":
@@ -102,14 +101,14 @@ class QuantizedSlab:
         return Coded(self, start, stop)
 
     def read(self, number: int, start: int, stop: int) -> Tensor:
-        group = self.form.group
+        group = self.form.group_of(SIDES[number])
         first, last = start // group * group, -(-stop // group) * group
         codes = self.codes[number][:, first // BLOCK : last // BLOCK]
         scales = scales_of(self.scales[number], self.form, SIDES[number], first, last)
         return self._floats(number, codes, scales, self.places[:, first:last])[:, start - first : stop - first]
 
     def pick(self, number: int, index: Tensor) -> Tensor:
-        group, form = self.form.group, self.form
+        group, form = self.form.group_of(SIDES[number]), self.form
         groups, place = (index // group).unique(return_inverse=True)  # of all KV heads: they lie alike
         units = (groups[:, None] * group + torch.arange(group, device=groups.device)).flatten()
         codes = self.codes[number][:, units[::BLOCK] // BLOCK]

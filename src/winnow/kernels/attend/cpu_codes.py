@@ -43,9 +43,9 @@ def codes_floats(group: int, head_dim: int) -> int:
 
 
 @njit(cache=True, error_model="numpy")
-def shared_facts(form: int) -> tuple[int, int, int]:
-    """Bits of a code, codes of a group, bytes of a row of codes."""
-    return read_i64(form + 8 * q.BITS), read_i64(form + 8 * q.GROUP), read_i64(form + 8 * q.ROW_BYTES)
+def row_facts(side: int) -> tuple[int, int, int]:
+    """Of the keys or the values: bits of a code, codes of a group, bytes of a row of codes."""
+    return read_i64(side + 8 * q.BITS), read_i64(side + 8 * q.GROUP), read_i64(side + 8 * q.ROW_BYTES)
 
 
 @njit(cache=True, error_model="numpy")
@@ -160,7 +160,7 @@ def key_logits(
 
     Where groups are of channels, `ready_for_tokens` has made `room` ready.
     """
-    bits, group, size = shared_facts(form)
+    bits, group, size = row_facts(form)
     codes, scales, row, minima, by_channel = facts_of(form, head)
     all_of, known = padded(vectors), -1  # the group for which `room` is ready
     adds = room + 4 * all_of * (2 * max(head_dim, PIECE) + 2)
@@ -241,7 +241,7 @@ def add_values(
     sums: int,
 ) -> None:  # fmt: skip
     """sums[i] += sum over j of weights[i, j] * value[j] of `count` slots from `first` on, whole blocks."""
-    bits, group, size = shared_facts(form)
+    bits, group, size = row_facts(form + 8 * q.SIDE)
     codes, scales, row, minima, by_channel = facts_of(form + 8 * q.SIDE, head)
     codes, planes, all_of = codes + first * size, 8 // bits, padded(vectors)
     adds = room + 4 * all_of * (2 * max(head_dim, PIECE) + 2)
@@ -314,7 +314,7 @@ def unpack_units(
 
     row: room for one of them in float32.
     """
-    bits, group, size = shared_facts(form)
+    bits, group, size = row_facts(form + 8 * q.SIDE * side)
     codes, scales, step, minima, by_channel = facts_of(form + 8 * q.SIDE * side, head)
     back = side == 0 and read_i64(form + 8 * q.HADAMARD) != 0
     for j in range(count):

@@ -13,8 +13,9 @@ LARGEST = 65504.0  # of a half
 def quantize(x: Tensor, form: Form, side: Side) -> tuple[Tensor, Tensor]:
     """Codes and scales of keys or values [kv_heads, units, head_dim], whole groups of units.
 
-    A code stands for `scale * code + minimum`, of its group: of `form.group` consecutive units in a channel, or as many
-    consecutive channels of a unit, as `form.axis(side)` says. Under `form.hadamard` keys are transformed first.
+    A code stands for `scale * code + minimum`, of its group: of `form.group_of(side)` consecutive units in a channel,
+    or as many consecutive channels of a unit, as `form.axis(side)` says. Under `form.hadamard` keys are transformed
+    first.
 
     Returns codes [kv_heads, units / 16, 16 * row_bytes] uint8, and scales and then minima, float16: [kv_heads, groups
     of units, 2, head_dim], or [kv_heads, 2, groups of channels, units]. Codes lie so that a kernel takes 64 bytes at
@@ -24,7 +25,7 @@ def quantize(x: Tensor, form: Form, side: Side) -> tuple[Tensor, Tensor]:
     which follow one another before the next units do.
     """
     kv_heads, units, head_dim = x.shape
-    levels, group = 2**form.bits - 1, form.group
+    levels, group = 2 ** form.bits_of(side) - 1, form.group_of(side)
     by_channel = form.axis(side) == "channel"
     x = hadamard(x.float()) if form.transforms(side) else x.float()
     cut, at = (x.unflatten(1, (-1, group)), 2) if by_channel else (x.unflatten(2, (-1, group)), 3)
@@ -54,21 +55,21 @@ def hadamard(x: Tensor) -> Tensor:
 
 def interleaved(codes: Tensor, form: Form, side: Side) -> Tensor:
     """[kv_heads, blocks, 16 * row_bytes] of [kv_heads, blocks, 16, head_dim]."""
-    planes, (kv_heads, blocks) = form.planes, codes.shape[:2]
+    planes, (kv_heads, blocks) = form.planes(side), codes.shape[:2]
     if side == "keys":
         lanes = codes.view(kv_heads, blocks, BLOCK, planes, -1, 4).permute(3, 0, 1, 4, 2, 5)
     else:
         lanes = codes.view(kv_heads, blocks, -1, planes, 4, form.head_dim // 16, 16).permute(3, 0, 1, 2, 5, 6, 4)
     packed = torch.zeros_like(lanes[0], memory_format=torch.contiguous_format)
     for plane, each in enumerate(lanes):
-        packed |= each << (plane * form.bits)
+        packed |= each << (plane * form.bits_of(side))
     return packed.reshape(kv_heads, blocks, -1)
 
 
 def in_order(packed: Tensor, form: Form, side: Side) -> Tensor:
     """The inverse of `interleaved`."""
-    planes, (kv_heads, blocks) = form.planes, packed.shape[:2]
-    lanes = torch.stack([(packed >> (plane * form.bits)) & (2**form.bits - 1) for plane in range(planes)])
+    planes, bits, (kv_heads, blocks) = form.planes(side), form.bits_of(side), packed.shape[:2]
+    lanes = torch.stack([(packed >> (plane * bits)) & (2**bits - 1) for plane in range(planes)])
     if side == "keys":
         codes = lanes.view(planes, kv_heads, blocks, -1, BLOCK, 4).permute(1, 2, 4, 0, 3, 5)
     else:
@@ -78,10 +79,10 @@ def in_order(packed: Tensor, form: Form, side: Side) -> Tensor:
 
 def dequantize(codes: Tensor, scales: Tensor, form: Form, side: Side, dtype: torch.dtype) -> Tensor:
     """What `quantize` was given, as far as the codes tell: [kv_heads, units, head_dim] in `dtype`."""
-    values = in_order(codes, form, side).float()
+    values, group = in_order(codes, form, side).float(), form.group_of(side)
     if form.axis(side) == "channel":
-        scale, low = scales.float().repeat_interleave(form.group, 1).unbind(2)
+        scale, low = scales.float().repeat_interleave(group, 1).unbind(2)
     else:
-        scale, low = scales.float().transpose(2, 3).repeat_interleave(form.group, 3).unbind(1)
+        scale, low = scales.float().transpose(2, 3).repeat_interleave(group, 3).unbind(1)
     x = torch.addcmul(low, values, scale)
     return (hadamard(x) if form.transforms(side) else x).to(dtype)

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from winnow.cache.quantized import QuantizedSlab
+from winnow.cache.quantized import SIDES, QuantizedSlab
 from winnow.cache.settled import Rope
 from winnow.kernels.quantize import Axis, Form
 from winnow.parameters import Count, Natural
@@ -22,12 +22,12 @@ class Quantized(StorePolicy):
     that stay as they came, at least; up to group - 1 more do, and those since the last time. chunk: prompt tokens from
     one time to the next; after the prompt it is `group`. hadamard: whether codes are of keys after an orthonormal
     Walsh-Hadamard transform of their channels, which spreads outliers over all of them. pre_rope: whether codes are of
-    keys before rotation.
+    keys before rotation. value_bits, value_group: what bits and group are of values; None: the same.
 
-    A key or a value takes bits / 8 + 4 / group bytes per element. Groups are of units in the order in which they stand
-    in a cache; each is quantised once, when it is whole, and what rows read from then on is what the codes say: a row
-    of a prompt reads the units of earlier chunks so, as later steps do. Where a policy evicts units by their scores, a
-    layer's are quantised after the last time; one that never ends is refused.
+    A key or a value takes its bits / 8 + 4 / group bytes per element. Groups are of units in the order in which they
+    stand in a cache; each is quantised once, when it is whole, and what rows read from then on is what the codes say: a
+    row of a prompt reads the units of earlier chunks so, as later steps do. Where a policy evicts units by their
+    scores, a layer's are quantised after the last time; one that never ends is refused.
 
     Decode steps read codes where they lie, queries being transformed as keys are, but for `pre_rope`: there keys are
     turned back before they become codes, each unit has its rope position beside it (4 bytes, for all KV heads or for
@@ -48,6 +48,8 @@ class Quantized(StorePolicy):
     chunk: Count = 512
     hadamard: bool = False
     pre_rope: bool = False
+    value_bits: Literal[2, 4, 8] | None = None
+    value_group: Count | None = None
 
     name = "quantized"
     source = "arXiv:2402.02750, section 3"
@@ -55,7 +57,14 @@ class Quantized(StorePolicy):
     trial: ClassVar = {"bits": 2, "group": 16, "residual": 0, "chunk": 20}
 
     def check(self) -> None:
-        self.require(self.group % 16 == 0, f"group={self.group} is no multiple of 16; use {-(-self.group // 16) * 16}")
+        of_values = self.group if self.value_group is None else self.value_group
+        for name, group in (("group", self.group), ("value_group", of_values)):
+            self.require(group % 16 == 0, f"{name}={group} is no multiple of 16; use {-(-group // 16) * 16}")
+        self.require(
+            self.group % of_values == 0,
+            f"value_group={of_values} does not divide group={self.group}, and units become codes in whole groups; use "
+            "value_group=16",
+        )
 
     def validate(self, shape: ModelShape) -> None:
         channels = shape.head_dim
@@ -63,11 +72,13 @@ class Quantized(StorePolicy):
             channels % 16 == 0,
             f"the heads of this model have {channels} channels, and codes lie in sixteens; use the store plain",
         )
-        self.require(
-            channels % self.group == 0 or "token" not in (self.keys, self.values),
-            f"group={self.group} does not divide the {channels} channels of a head; use group=16, or keys='channel' "
-            "and values='channel'",
-        )
+        form = self.form(channels)
+        for side in SIDES:
+            group, name = form.group_of(side), "value_group" if side == "values" and self.value_group else "group"
+            self.require(
+                channels % group == 0 or form.axis(side) == "channel",
+                f"{name}={group} does not divide the {channels} channels of a head; use {name}=16, or {side}='channel'",
+            )
         self.require(
             not self.hadamard or channels & (channels - 1) == 0,
             f"hadamard=True takes heads of 2, 4, 8, .. channels, and those of this model have {channels}; use "
@@ -82,7 +93,8 @@ class Quantized(StorePolicy):
 
     def form(self, head_dim: int) -> Form:
         """What codes stand for, and how they lie."""
-        return Form(self.bits, self.group, self.keys, self.values, head_dim, self.hadamard)
+        of_values = self.value_bits, self.value_group
+        return Form(self.bits, self.group, self.keys, self.values, head_dim, self.hadamard, *of_values)
 
     def next_change(self, known: int, prompt: int) -> int | None:
         if known < prompt:
