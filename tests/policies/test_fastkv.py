@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from covering import covered
-from driving import decode, prefill
+from driving import advance, decode, prefill
 from models import small_model
 from winnow import LLM, Plan, SamplingParams
 from winnow.errors import PlanError
@@ -40,11 +40,18 @@ def pooled(votes, kernel):
     return [sum(padded[i : i + kernel]) / kernel for i in range(len(votes))]
 
 
+def largest(votes, kernel):
+    half = kernel // 2
+    return [max(votes[max(0, i - half) : i + half + 1]) for i in range(len(votes))]
+
+
 def going(model, ids, policy):
     """The positions that go on, in plain Python."""
-    votes = maps(model, ids)[policy.layer - 1][:, -1].mean(0).tolist()[: -policy.window]
+    voting = maps(model, ids)[policy.layer - 1][:, -policy.voters :]  # [heads, voters, units]
+    votes = voting.mean((0, 1)) if policy.votes == "mean" else voting.amax((0, 1))
+    votes = votes.tolist()[: -policy.window]
     count = max(policy.window, math.ceil(policy.keep * len(ids) - 1e-9)) - policy.window
-    ranks = pooled(votes, policy.kernel)
+    ranks = (pooled if policy.votes == "mean" else largest)(votes, policy.kernel)
     best = sorted(range(len(votes)), key=lambda i: (-ranks[i], i))[:count]
     return [*sorted(best), *range(len(ids) - policy.window, len(ids))]
 
@@ -69,10 +76,15 @@ def reference(model, ids, prompt, policy, held=None):
     return model.lm_head(body.norm(hidden))[0, -(len(ids) - prompt + 1) :], on
 
 
-@covered(layer=[1, 2, 3], keep=[0.05, 0.4, 0.9], window=[1, 5], kernel=[1, 3, 7], chunk=[1, 7, 64])
-def test_equals_the_stock_layers_on_the_tokens_that_go_on(llm, text, layer, keep, window, kernel, chunk):
+@covered(
+    layer=[1, 2, 3], keep=[0.05, 0.4, 0.9], window=[1, 5], kernel=[1, 3, 7], chunk=[1, 7, 64],
+    voting=[(1, "mean"), (1, "max"), (4, "mean"), (9, "max"), (31, "max"), (64, "mean")],
+)  # fmt: skip
+def test_equals_the_stock_layers_on_the_tokens_that_go_on(llm, text, layer, keep, window, kernel, chunk, voting):
     """The choice, the logits of every step, and what every layer holds after it."""
-    llm.prefill_chunk, policy = chunk, FastKV(keep=keep, layer=layer, window=window, kernel=kernel)
+    voters, votes = voting
+    policy = FastKV(keep=keep, layer=layer, window=window, kernel=kernel, voters=voters, votes=votes)
+    llm.prefill_chunk = chunk
     expected, on = reference(llm.model, text, PROMPT, policy)
     state, logits = start(llm, Plan(compute=policy), text)
     rows = [logits] + [decode(llm.decoder, [(state, token)])[0] for token in text[PROMPT:]]
@@ -81,6 +93,7 @@ def test_equals_the_stock_layers_on_the_tokens_that_go_on(llm, text, layer, keep
     held = [[*range(PROMPT), *new]] * layer + [on + new] * (LAYERS - layer)
     assert [cache.live_positions().tolist() for cache in state.caches] == held
     assert sum(aside.nbytes for aside in state.aside.values()) == 0
+    assert not state.votes
 
 
 @covered(chunk=[1, 7, 64], keep=[0.4, 0.9])
@@ -128,6 +141,27 @@ def compressed(model, ids, policy, snapkv):
 def turned(x, cos, sin):
     half = x.shape[-1] // 2
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+
+@covered(voting=[(6, "max"), (20, "mean")], chunk=[1, 7, 64])
+def test_a_fork_in_the_middle_of_the_votes_goes_on_by_itself(llm, text, voting, chunk):
+    """What has been voted for so far is held, and counted, and both copies end as the prompt does by itself."""
+    voters, votes = voting
+    policy = FastKV(keep=0.4, layer=2, window=3, voters=voters, votes=votes)
+    expected = start(llm, Plan(compute=policy), text)[1]
+    state = new_sequence(llm.decoder, Plan(compute=policy), PROMPT, len(text), chunk)
+    for first in range(0, PROMPT - 4, chunk):
+        advance(llm.decoder, [(state, text[first : min(first + chunk, PROMPT - 4)])], decode=False)
+    assert [each.numel() for each in state.votes.values()] == [PROMPT - 4]
+    beside, twin = state.held()[1], state.fork()
+    state_votes = state.votes[1].clone()
+    for each in (twin, state):
+        assert torch.equal(state.votes[1], state_votes)
+        logits = prefill(llm.decoder, each, text[PROMPT - 4 : PROMPT], chunk)
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+    state.votes = {1: state_votes}
+    assert beside > 0
+    assert state.held()[1] == twin.held()[1] + 4 * (PROMPT - 4)
 
 
 @covered((("keep", "layer"), [(0.3, 1), (0.5, 2), (0.77, 3), (1.0, 3)]), prompt=[1, 2, 3, 8, 20, 31])
@@ -186,6 +220,8 @@ def test_votes_that_would_come_too_early_or_from_rows_that_stop_are_refused(llm,
         ({"layer": 4}, "layer=4 leaves none of the model's 4 layers to stop at; use layer=1 to 3"),
         ({"layer": 0}, "layer=0 must be at least 1"),
         ({"keep": 0.0}, "keep=0.0 must be above 0"),
+        ({"voters": 0}, "voters=0 must be at least 1"),
+        ({"votes": "most"}, "votes='most' .*mean.*max"),
         ({"kernel": 4}, "kernel=4 must be odd.*use 5"),
         ({"window": 0}, "window=0 must be at least 1"),
     ],

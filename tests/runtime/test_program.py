@@ -52,6 +52,7 @@ PLANS = {  # how many layers of four are taken in a step
     "expected_attention(budget=12, chunk=6, local=4)": 4,
     "expected_attention(budget=12, chunk=6, local=4, decode_chunk=3)": 0,  # queries are noted layer by layer
     "fastkv(keep=0.4, layer=2)": 4,
+    "fastkv(keep=0.4, layer=2, voters=5)": 4,
     "lazyllm(layers=[2], keep=0.5, keep_decode=None)": 2,  # above the gate not all that is there is read
     "lazyllm(layers=[1, 3], keep=0.5, keep_decode=1.0, max_revive=3)": 4,
     "pop(cutoff=2)": 4,

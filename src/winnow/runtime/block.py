@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from winnow.cache.layer import LayerCache
 from winnow.cache.pattern import Span
@@ -27,7 +28,15 @@ from winnow.runtime.projected import Projected, Ropes, Tables
 from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import settle
 from winnow.runtime.shape import NOT_ROTATED
-from winnow.runtime.view import attention_of, mass_of, mean_over_heads, view_of, weights_of
+from winnow.runtime.view import (
+    attention_of,
+    mass_of,
+    mean_over_heads,
+    most_over_heads,
+    side_by_side,
+    view_of,
+    weights_of,
+)
 
 # What layers hand to the attention function besides tensors, and what it may ignore: none of it changes the result.
 IGNORED = frozenset({"dropout", "position_ids", "use_cache", "output_attentions", "output_router_logits", "is_causal"})
@@ -254,8 +263,11 @@ class Block:
         def weights() -> tuple[Tensor, Tensor]:
             return attention_of([query[-1] for query in queries], views, part, rows)
 
-        if self.layer in part.ranked_in and self._last(index):
-            whole.signals.append(mean_over_heads(*weights(), part.known))
+        if self.layer in part.ranked_in:
+            if not part.ranks_alone:
+                self._vote(index, rows, queries, views)
+            elif self._last(index):
+                whole.signals.append(mean_over_heads(*weights(), part.known))
         held = score is not None and sequence.patterns[self.layer].held
         first = sequence.plan.keep.voting_from(part.first, sequence.prompt) if held else None
         if score is not None and first is not None and (abstain := part.before(first)) < part.rows:
@@ -265,6 +277,24 @@ class Block:
             self._score_repeat(repeat, part, rows, queries, views)
         if (watcher := sequence.watcher) is not None:
             watcher.attended(Attended(self.layer, part, views, whole.signals, weights))
+
+    def _vote(self, index: int, rows: Projected, queries: list[Tensor], views: list[View]) -> None:
+        """Add how rows of a part attend that have a say in who goes on; once all have voted, tell the policy."""
+        part, whole = self.parts[index], self.whole[index]
+        sequence, gates = part.sequence, part.sequence.gates
+        positions = side_by_side([view.positions for view in views])
+        votes = sequence.votes.get(self.layer, rows.q.new_zeros(0, dtype=torch.float32))
+        votes = pad(votes, (0, part.known - len(votes)))
+        first = part.before(sequence.prompt - gates.voters)
+        for block in weights_of(queries, views, part, rows, from_row=first) if first < part.rows else ():
+            if gates.peaks:
+                votes = votes.maximum(most_over_heads(block.amax(0).flatten(0, 1), positions, part.known))
+            else:
+                some = mean_over_heads(block.sum(0).flatten(0, 1), positions, part.known)
+                votes = votes + some / min(gates.voters, sequence.prompt)
+        sequence.votes[self.layer] = votes
+        if self._last(index):
+            whole.signals.append(sequence.votes.pop(self.layer))
 
     def _score_repeat(
         self, repeat: Repeat, part: Segment, rows: Projected, queries: list[Tensor], views: list[View]

@@ -121,7 +121,7 @@ def kind_of(segment: Segment, layer: int) -> tuple[object, ...] | None:
         or (layer in sequence.gates.fills and sequence.gates.fills[layer].all_rows)
         or layer in sequence.gates.self_only
         or (votes and (segment.rows > 1 or sequence.reader.selects))
-        or (layer in segment.ranked_in and sequence.windows[layer] is not None)  # of what leaves before it is ranked
+        or (layer in segment.ranked_in and (sequence.windows[layer] is not None or not segment.ranks_alone))
         or (told and score is not None and sequence.evictions_ahead(layer))
     ):
         return None

@@ -44,9 +44,15 @@ class Segment:
 
     @property
     def ranked_in(self) -> Collection[int]:
-        """The layers by its last row's attention in which its policy chooses; of a prompt, by that of its last."""
-        due = self.decode or self.known >= self.sequence.prompt
+        """The layers by its last rows' attention in which its policy chooses; of a prompt, by that of its last ones."""
+        due = self.decode or self.known > self.sequence.prompt - self.sequence.gates.voters
         return self.sequence.gates.signals[self.decode] if due and self.ranks else ()
+
+    @property
+    def ranks_alone(self) -> bool:
+        """Whether it is by the mean attention of its last row that the policy chooses: not of several, nor the most."""
+        gates = self.sequence.gates
+        return self.decode or (gates.voters == 1 and not gates.peaks)
 
     @property
     def gates(self) -> Collection[int]:

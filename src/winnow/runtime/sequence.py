@@ -44,6 +44,7 @@ class Sequence:
     scored by them. repeats: chunks by which the prompt is yet to be read once more, the one in progress first.
     reader: what the read policy knows. chooser: what says which units rows of the prompt read.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
+    votes: per layer, how the last tokens of the prompt that have been there attend, [tokens], until all have.
     chunk: rows a step is meant to hold. position: the next token's. aside: per gate,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
     observer: told what happens in every layer to rows of the text.
@@ -72,6 +73,7 @@ class Sequence:
     reader: Reader = field(default_factory=Reader)
     chooser: Chooser | None = None
     planted: bool = False
+    votes: dict[int, Tensor] = field(default_factory=dict)
     omitted: int = 0
     read_less: bool = False
     observer: Observer | None = None
@@ -87,6 +89,7 @@ class Sequence:
         twin.aside = {layer: aside.fork() for layer, aside in self.aside.items()}
         twin.surprise = None if self.surprise is None else self.surprise.fork()
         twin.queries = None if self.queries is None else self.queries.fork()
+        twin.votes = dict(self.votes)
         twin.stats = copy.copy(self.stats)
         return twin
 
@@ -344,7 +347,7 @@ class Sequence:
         caches = self.own_caches()
         beside = sum(cache.held_beside_nbytes for cache in caches) + sum(aside.nbytes for aside in self.aside.values())
         noted = (each.nbytes for each in (self.surprise, self.queries) if each is not None)
-        beside += self.reader.nbytes + self.going.nbytes + sum(noted)
+        beside += self.reader.nbytes + self.going.nbytes + sum(noted) + sum(each.nbytes for each in self.votes.values())
         return self.plan.store.in_memory(sum(cache.held_nbytes for cache in caches)), beside
 
     @property

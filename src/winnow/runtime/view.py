@@ -143,6 +143,16 @@ def mean_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
     return mean.index_add_(0, _per_query_head(positions, len(weights)).flatten(), (weights / len(weights)).flatten())
 
 
+def most_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
+    """The same as `mean_over_heads`, of the largest."""
+    most = weights.new_zeros(known)
+    if positions.dim() == 1:
+        most[positions] = weights.amax(0)
+        return most
+    positions = _per_query_head(positions.clamp(max=known - 1), len(weights))
+    return most.scatter_reduce_(0, positions.flatten(), weights.flatten(), "amax")
+
+
 def _per_query_head(of_units: Tensor, q_heads: int) -> Tensor:
     """What is true of units, [1 or kv_heads, units] or [units], once per query head where KV heads differ."""
     same = of_units.dim() == 1 or len(of_units) == 1

@@ -1,11 +1,11 @@
 """FastKV: from a layer on only the prompt tokens go on that are attended to most, for good."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool1d
+from torch.nn.functional import avg_pool1d, max_pool1d
 
 from winnow.parameters import Count, Share
 from winnow.policies.base import ModelShape
@@ -25,16 +25,21 @@ class FastKV(ComputePolicy):
     window: last prompt tokens, which always go on; at least one.
     kernel: tokens that votes are pooled over, an odd count: the mean of a token's and of as many neighbours' on either
         side, 0 counting for those before the first and from the window on. 1: none.
+    voters: last prompt tokens that vote. votes: "mean": a token's vote is the attention that they pay it in layer
+        `layer` - 1, as the mean over them and over query heads; "max": the most that any of them pays it in any head,
+        and of its neighbours' votes the largest instead of the mean.
 
-    A token's vote is the attention that the last prompt token pays it in layer `layer` - 1, as the mean over query
-    heads. Ties go to the earlier position. The others have units in the layers below and none above, where what goes
-    on keeps its position in the text; nothing comes back, and decode steps choose nothing. With chunked prefill every
-    chunk goes up to the layer and waits there, as hidden states, until the prompt is complete; the result does not
-    depend on the chunk size. A layer with a sliding window ranks what its window holds and nothing else.
+    A needle is often found by one head alone, and by one word of a question, long before others look for it: of these
+    a mean tells little, and what stands beside the largest vote goes on with it. Ties go to the earlier position. The
+    others have units in the layers below and none above, where what goes on keeps its position in the text; nothing
+    comes back, and decode steps choose nothing. With chunked prefill every chunk goes up to the layer and waits there,
+    as hidden states, until the prompt is complete; the result does not depend on the chunk size. A layer with a sliding
+    window ranks what its window holds and nothing else.
 
-    The authors add up the votes of all rows of the window where this counts the last one's. They compress the units of
-    every layer, too, by the votes of the same window: join `snapkv(budget=512, window=8, kernel=7, pooling='avg')` for
-    that, whose window must not be larger than this one, or any policy that scores units by projections, keys or values.
+    The authors add up the votes of all rows of the window, which is voters=8, as many as its tokens. They compress the
+    units of every layer, too, by the votes of the same window: join `snapkv(budget=512, window=8, kernel=7,
+    pooling='avg')` for that, whose window must not be larger than this one, or any policy that scores units by
+    projections, keys or values.
 
     Source: Jo et al., FastKV, arXiv:2502.01068; the authors' code, whose layer (15 of 32 is the last with all tokens),
     share, window and kernel are the defaults.
@@ -44,6 +49,8 @@ class FastKV(ComputePolicy):
     layer: Count | None = None
     window: Count = 8
     kernel: Count = 7
+    voters: Count = 1
+    votes: Literal["mean", "max"] = "mean"
 
     name = "fastkv"
     source = "arXiv:2502.01068"
@@ -65,7 +72,8 @@ class FastKV(ComputePolicy):
         if self.keep == 1:
             return ()
         layer = self._layer(shape)
-        return (Gate(layer, rank_by=(layer - 1,), waits=True, newest=self.window),)
+        peaks = self.votes == "max"
+        return (Gate(layer, (layer - 1,), self.voters, peaks=peaks, waits=True, newest=self.window),)
 
     def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
         below = self._layer(shape) if self.keep < 1 else shape.layers
@@ -78,7 +86,8 @@ class FastKV(ComputePolicy):
         others = survivors(tokens, self.keep, self.window) - self.window
         if others >= tokens - self.window:
             return None
-        pooled = avg_pool1d(votes[None, : -self.window], self.kernel, stride=1, padding=self.kernel // 2)[0]
+        pool = avg_pool1d if self.votes == "mean" else max_pool1d
+        pooled = pool(votes[None, : -self.window], self.kernel, stride=1, padding=self.kernel // 2)[0]
         chosen = pooled.sort(descending=True, stable=True).indices[:others]
         return torch.cat((chosen.sort().values, torch.arange(tokens - self.window, tokens, device=votes.device)))
 

@@ -27,6 +27,8 @@ class Gate:
 
     layer: what stops does not enter it, nor any above.
     rank_by: layers in which it is wanted how much the current token attends to each other: see `Entrance.signals`.
+    voters: of a prompt, how many of its last tokens' attention that is; peaks: whether it is the most that any of them
+        pays in any query head, and not the mean.
     waits: rows of a prompt gather here, as hidden states, until it is complete; nobody is chosen before.
     decode: whether decode steps choose here, too; otherwise all their rows go on.
     stopped: what becomes of a token that stops. "lost": it has no unit above; "evicted": nor below, from where its
@@ -40,6 +42,8 @@ class Gate:
 
     layer: int
     rank_by: tuple[int, ...] = ()
+    voters: int = 1
+    peaks: bool = False
     waits: bool = False
     decode: bool = False
     stopped: Literal["lost", "evicted", "parked"] = "lost"
@@ -75,6 +79,16 @@ class Gates:
     def ranks(self) -> bool:
         """Whether tokens are chosen by the attention of a prompt's last one."""
         return any(gate.rank_by for gate in self.each)
+
+    @cached_property
+    def voters(self) -> int:
+        """Last tokens of a prompt by whose attention others are chosen; 0: by nobody's."""
+        return max((gate.voters for gate in self.each if gate.rank_by), default=0)
+
+    @cached_property
+    def peaks(self) -> bool:
+        """Whether that is the most that any of them pays."""
+        return any(gate.peaks for gate in self.each)
 
     @cached_property
     def newest(self) -> int:
