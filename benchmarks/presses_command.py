@@ -1,25 +1,37 @@
 """`python -m benchmarks presses`: plans beside the presses of kvpress that they are translations of."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import torch
+from rich.console import Group
 from rich.table import Table
 
 from benchmarks.commands.models import Presses
 from benchmarks.fidelity_by_domain import Interval
 from benchmarks.peer_workers import asked_more
-from benchmarks.presses import FAMILY, NOTHING, PRESSES, SAME, Presser, PressRow, measure_presses, summarise_presses
+from benchmarks.presses import (
+    FAMILY,
+    NOTHING,
+    PRESSES,
+    SAME,
+    Pressed,
+    Presser,
+    PressRow,
+    measure_presses,
+    summarise_presses,
+)
 from benchmarks.record import Record, about
 from benchmarks.tables import PLAN_COLUMNS
 from benchmarks.windows import windows
+from winnow.cli.compare_peers import ERROR
 from winnow.cli.deliver import deliver
 from winnow.cli.terminal import collect, new_table, say
 from winnow.devices import parse_device
-from winnow.errors import InputError
+from winnow.errors import CapacityError, InputError
+from winnow.evaluation.evaluate import Progress
 from winnow.evaluation.peers.process import Worker
 from winnow.evaluation.peers.registry import parse_pythons, peer_arms
 from winnow.evaluation.peers.weights import weights_of
@@ -51,7 +63,14 @@ def presses(options: Presses) -> int:
         total = 2 * len(arms) * len(chosen) * options.length
         with weights_of(llm, arms, say) as files:  # to the end: KVzipPress reads the tokenizer again
             worker.require("load", model=files.of(arms[0]), dtype=files.dtype, context=options.length)
-            measure = partial(measure_presses, llm, theirs, plans, chosen, options.fed)
+            ended: list[str] = []
+
+            def measure(progress: Progress) -> Iterator[list[Pressed]]:
+                try:
+                    yield from measure_presses(llm, theirs, plans, chosen, options.fed, progress=progress)
+                except CapacityError as error:  # what has been measured is not lost
+                    ended.append(str(error))
+
             found = collect("pressing", total, f"{len(chosen)} windows", measure)
     measured = [each for group in found for each in group]
     rows = summarise_presses(measured)
@@ -59,8 +78,9 @@ def presses(options: Presses) -> int:
     settings = {"length": options.length, "fed": options.fed, "seed": options.seed, FAMILY: theirs.about}
     title = f"{options.model_name}, {len(found)} windows, {prompt:,} tokens and {options.fed} fed"
     known = about(llm, options.model_name, **settings)
-    shown = _shown(rows, title) if rows else "no window was finished"
-    return deliver(Record("presses", figures, shown, None, len(found) == len(chosen), known), options)
+    shown = Group(_shown(rows, title) if rows else "no window was finished", *(f"error: {each}" for each in ended))
+    complete, failed = len(found) == len(chosen), ERROR if ended else 0
+    return deliver(Record("presses", figures, shown, None, complete, known, failed), options)
 
 
 COLUMNS: dict[str, Callable[[PressRow], str]] = {

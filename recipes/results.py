@@ -150,6 +150,7 @@ BY_HAND = {
     "lazyllm-revive-prose.json, lazyllm-revive-docs.json": "commands of lazyllm.md, which name the user's texts",
     "lazyllm-revive-code.json, lazyllm-revive-dialogue.json": "commands of lazyllm.md, which name the user's texts",
     "stores.json": "the command of stores.md, which names the user's texts and llama.cpp's environment",
+    "presses.json": "the command of presses.md, which names kvpress's own environment",
     "peers-decode.json": "the command of peers.md, which names the peers' own environments",
     "needle.json, needle.md": "several runs of `winnow eval`, named in needle.md",
     "streaming-depth.png": "the last command of needle.md",

@@ -30,7 +30,7 @@ COMBINED = (
     "locret(budget=9, chunk=6, local=4, decode_chunk=5) + sink_recent(sink=2, recent=4)",
     "expected_attention(budget=9, chunk=6, sink=2, ahead=8, local=4, decode_chunk=5)",
     "fastkv(keep=0.5, layer=2, window=4, kernel=3) + snapkv(budget=9, chunk=None, local=0, window=4, kernel=3)",
-    "fastkv(keep=0.5, layer=2, window=4, kernel=3, voters=9, votes='max')",
+    "fastkv(keep=0.5, layer=2, window=4, kernel=3, voters=9, votes='max', sink=1)",
     "pop(cutoff=2) + lagkv(budget=9, chunk=6, sink=1, lag=3, local=4)",
     "quantized(bits=4, group=16, residual=0, chunk=20, hadamard=True)",
     "quantized(bits=4, group=16, residual=0, chunk=20, pre_rope=True)",

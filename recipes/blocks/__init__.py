@@ -15,6 +15,7 @@ from . import (
     needle,
     peers,
     prefill,
+    presses,
     quality,
     slowfast,
     speed,
@@ -28,7 +29,7 @@ from .claims import speed as speed_claims
 from .tables import Block
 
 PAGES = (
-    demo, diagnose, engine, fidelity, fit, frontier, gguf, lazyllm, locret, needle, peers, prefill, quality, slowfast,
-    speed, stores, times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
+    demo, diagnose, engine, fidelity, fit, frontier, gguf, lazyllm, locret, needle, peers, prefill, presses, quality,
+    slowfast, speed, stores, times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
 )  # fmt: skip
 BLOCKS: dict[str, Block] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}

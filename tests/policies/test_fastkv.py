@@ -48,10 +48,11 @@ def largest(votes, kernel):
 def going(model, ids, policy):
     """The positions that go on, in plain Python."""
     voting = maps(model, ids)[policy.layer - 1][:, -policy.voters :]  # [heads, voters, units]
-    votes = voting.mean((0, 1)) if policy.votes == "mean" else voting.amax((0, 1))
+    votes = (voting.mean(1) if policy.votes == "mean" else voting.amax(1)).mean(0)
     votes = votes.tolist()[: -policy.window]
     count = max(policy.window, math.ceil(policy.keep * len(ids) - 1e-9)) - policy.window
-    ranks = (pooled if policy.votes == "mean" else largest)(votes, policy.kernel)
+    ranks = (pooled if policy.pooling == "avg" else largest)(votes, policy.kernel)
+    ranks[: policy.sink] = [math.inf] * len(ranks[: policy.sink])
     best = sorted(range(len(votes)), key=lambda i: (-ranks[i], i))[:count]
     return [*sorted(best), *range(len(ids) - policy.window, len(ids))]
 
@@ -78,12 +79,15 @@ def reference(model, ids, prompt, policy, held=None):
 
 @covered(
     layer=[1, 2, 3], keep=[0.05, 0.4, 0.9], window=[1, 5], kernel=[1, 3, 7], chunk=[1, 7, 64],
-    voting=[(1, "mean"), (1, "max"), (4, "mean"), (9, "max"), (31, "max"), (64, "mean")],
+    voting=[(1, "mean"), (1, "max"), (4, "mean"), (9, "max"), (31, "max"), (64, "mean")], pooling=["avg", "max"],
+    sink=[0, 2, 40],
 )  # fmt: skip
-def test_equals_the_stock_layers_on_the_tokens_that_go_on(llm, text, layer, keep, window, kernel, chunk, voting):
+def test_equals_the_stock_layers_on_the_tokens_that_go_on(
+    llm, text, layer, keep, window, kernel, chunk, voting, pooling, sink
+):
     """The choice, the logits of every step, and what every layer holds after it."""
     voters, votes = voting
-    policy = FastKV(keep=keep, layer=layer, window=window, kernel=kernel, voters=voters, votes=votes)
+    policy = FastKV(keep, layer, window, kernel, pooling, voters, votes, sink)
     llm.prefill_chunk = chunk
     expected, on = reference(llm.model, text, PROMPT, policy)
     state, logits = start(llm, Plan(compute=policy), text)
@@ -152,7 +156,7 @@ def test_a_fork_in_the_middle_of_the_votes_goes_on_by_itself(llm, text, voting, 
     state = new_sequence(llm.decoder, Plan(compute=policy), PROMPT, len(text), chunk)
     for first in range(0, PROMPT - 4, chunk):
         advance(llm.decoder, [(state, text[first : min(first + chunk, PROMPT - 4)])], decode=False)
-    assert [each.numel() for each in state.votes.values()] == [PROMPT - 4]
+    assert [each.numel() for each in state.votes.values()] == [4 * (PROMPT - 4)]
     beside, twin = state.held()[1], state.fork()
     state_votes = state.votes[1].clone()
     for each in (twin, state):
@@ -161,7 +165,7 @@ def test_a_fork_in_the_middle_of_the_votes_goes_on_by_itself(llm, text, voting, 
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
     state.votes = {1: state_votes}
     assert beside > 0
-    assert state.held()[1] == twin.held()[1] + 4 * (PROMPT - 4)
+    assert state.held()[1] == twin.held()[1] + 4 * 4 * (PROMPT - 4)
 
 
 @covered((("keep", "layer"), [(0.3, 1), (0.5, 2), (0.77, 3), (1.0, 3)]), prompt=[1, 2, 3, 8, 20, 31])

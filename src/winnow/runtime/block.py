@@ -29,10 +29,10 @@ from winnow.runtime.segment import Segment
 from winnow.runtime.sequence import settle
 from winnow.runtime.shape import NOT_ROTATED
 from winnow.runtime.view import (
+    at_positions,
     attention_of,
     mass_of,
     mean_over_heads,
-    most_over_heads,
     side_by_side,
     view_of,
     weights_of,
@@ -283,18 +283,15 @@ class Block:
         part, whole = self.parts[index], self.whole[index]
         sequence, gates = part.sequence, part.sequence.gates
         positions = side_by_side([view.positions for view in views])
-        votes = sequence.votes.get(self.layer, rows.q.new_zeros(0, dtype=torch.float32))
-        votes = pad(votes, (0, part.known - len(votes)))
+        votes = sequence.votes.get(self.layer, torch.zeros(self.decoder.shape.q_heads, 0, device=positions.device))
+        votes = pad(votes, (0, part.known - votes.shape[1]))
         first = part.before(sequence.prompt - gates.voters)
         for block in weights_of(queries, views, part, rows, from_row=first) if first < part.rows else ():
-            if gates.peaks:
-                votes = votes.maximum(most_over_heads(block.amax(0).flatten(0, 1), positions, part.known))
-            else:
-                some = mean_over_heads(block.sum(0).flatten(0, 1), positions, part.known)
-                votes = votes + some / min(gates.voters, sequence.prompt)
+            some = at_positions((block.amax(0) if gates.peaks else block.sum(0)).flatten(0, 1), positions, part.known)
+            votes = votes.maximum(some) if gates.peaks else votes + some / min(gates.voters, sequence.prompt)
         sequence.votes[self.layer] = votes
         if self._last(index):
-            whole.signals.append(sequence.votes.pop(self.layer))
+            whole.signals.append(sequence.votes.pop(self.layer).mean(0))
 
     def _score_repeat(
         self, repeat: Repeat, part: Segment, rows: Projected, queries: list[Tensor], views: list[View]

@@ -44,7 +44,7 @@ class Sequence:
     scored by them. repeats: chunks by which the prompt is yet to be read once more, the one in progress first.
     reader: what the read policy knows. chooser: what says which units rows of the prompt read.
     planted: whether the first token's units are there, in the layers at which others stop, without a row of it.
-    votes: per layer, how the last tokens of the prompt that have been there attend, [tokens], until all have.
+    votes: per layer, how the last tokens of the prompt that have been there attend, [q_heads, tokens], until all have.
     chunk: rows a step is meant to hold. position: the next token's. aside: per gate,
     what has been set aside there. read_less: whether the decode step in progress read fewer units than are kept.
     observer: told what happens in every layer to rows of the text.

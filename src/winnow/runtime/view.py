@@ -143,14 +143,14 @@ def mean_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
     return mean.index_add_(0, _per_query_head(positions, len(weights)).flatten(), (weights / len(weights)).flatten())
 
 
-def most_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
-    """The same as `mean_over_heads`, of the largest."""
-    most = weights.new_zeros(known)
+def at_positions(weights: Tensor, positions: Tensor, known: int) -> Tensor:
+    """What `attention_of` returns, at each of `known` positions: [q_heads, known] float32."""
+    found = weights.new_zeros(len(weights), known)
     if positions.dim() == 1:
-        most[positions] = weights.amax(0)
-        return most
-    positions = _per_query_head(positions.clamp(max=known - 1), len(weights))
-    return most.scatter_reduce_(0, positions.flatten(), weights.flatten(), "amax")
+        found[:, positions] = weights
+        return found
+    # Where a head has no unit, its weight is 0.
+    return found.scatter_add_(1, _per_query_head(positions.clamp(max=known - 1), len(weights)), weights)
 
 
 def _per_query_head(of_units: Tensor, q_heads: int) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
-from winnow.parameters import Count, Share
+from winnow.parameters import Count, Natural, Share
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
@@ -23,18 +23,19 @@ class FastKV(ComputePolicy):
     layer: the first layer that does not see them all, 1 to the model's last; None: half of the layers, or next to that
         one above a layer that sees the whole prompt.
     window: last prompt tokens, which always go on; at least one.
-    kernel: tokens that votes are pooled over, an odd count: the mean of a token's and of as many neighbours' on either
-        side, 0 counting for those before the first and from the window on. 1: none.
-    voters: last prompt tokens that vote. votes: "mean": a token's vote is the attention that they pay it in layer
-        `layer` - 1, as the mean over them and over query heads; "max": the most that any of them pays it in any head,
-        and of its neighbours' votes the largest instead of the mean.
+    kernel: tokens that votes are pooled over, an odd count. 1: none. pooling: "avg": the mean of a token's vote and of
+        as many neighbours' on either side, 0 counting for those before the first and from the window on; "max": the
+        best of them, so that what stands beside a token that is found goes on with it.
+    voters: last prompt tokens that vote. votes: "mean": each head's vote for a token is the attention that they pay it
+        in layer `layer` - 1, as the mean; "max": the most that any of them pays it, as for what one word of a question
+        asks for.
+    sink: first prompt tokens, which always go on: models may look there for nothing, above this layer.
 
-    A needle is often found by one head alone, and by one word of a question, long before others look for it: of these
-    a mean tells little, and what stands beside the largest vote goes on with it. Ties go to the earlier position. The
-    others have units in the layers below and none above, where what goes on keeps its position in the text; nothing
-    comes back, and decode steps choose nothing. With chunked prefill every chunk goes up to the layer and waits there,
-    as hidden states, until the prompt is complete; the result does not depend on the chunk size. A layer with a sliding
-    window ranks what its window holds and nothing else.
+    A token's vote is the mean over query heads. Ties go to the earlier position. The others have units in the layers
+    below and none above, where what goes on keeps its position in the text; nothing comes back, and decode steps choose
+    nothing. With chunked prefill every chunk goes up to the layer and waits there, as hidden states, until the prompt
+    is complete; the result does not depend on the chunk size. A layer with a sliding window ranks what its window holds
+    and nothing else.
 
     The authors add up the votes of all rows of the window, which is voters=8, as many as its tokens. They compress the
     units of every layer, too, by the votes of the same window: join `snapkv(budget=512, window=8, kernel=7,
@@ -49,8 +50,10 @@ class FastKV(ComputePolicy):
     layer: Count | None = None
     window: Count = 8
     kernel: Count = 7
+    pooling: Literal["avg", "max"] = "avg"
     voters: Count = 1
     votes: Literal["mean", "max"] = "mean"
+    sink: Natural = 0
 
     name = "fastkv"
     source = "arXiv:2502.01068"
@@ -86,8 +89,9 @@ class FastKV(ComputePolicy):
         others = survivors(tokens, self.keep, self.window) - self.window
         if others >= tokens - self.window:
             return None
-        pool = avg_pool1d if self.votes == "mean" else max_pool1d
+        pool = avg_pool1d if self.pooling == "avg" else max_pool1d
         pooled = pool(votes[None, : -self.window], self.kernel, stride=1, padding=self.kernel // 2)[0]
+        pooled[: self.sink] = torch.inf
         chosen = pooled.sort(descending=True, stable=True).indices[:others]
         return torch.cat((chosen.sort().values, torch.arange(tokens - self.window, tokens, device=votes.device)))
 

@@ -27,8 +27,8 @@ class Gate:
 
     layer: what stops does not enter it, nor any above.
     rank_by: layers in which it is wanted how much the current token attends to each other: see `Entrance.signals`.
-    voters: of a prompt, how many of its last tokens' attention that is; peaks: whether it is the most that any of them
-        pays in any query head, and not the mean.
+    voters: of a prompt, how many of its last tokens' attention that is; peaks: whether of every query head it is the
+        most that any of them pays, and not their mean.
     waits: rows of a prompt gather here, as hidden states, until it is complete; nobody is chosen before.
     decode: whether decode steps choose here, too; otherwise all their rows go on.
     stopped: what becomes of a token that stops. "lost": it has no unit above; "evicted": nor below, from where its

@@ -55,7 +55,7 @@ class Transformers:
     def start(self, ids: list[int], max_tokens: int) -> np.ndarray:
         self.kv, self.position = None, 0  # the last sequence's units go before new ones come
         self.kv = self.new_cache()
-        with self.prefilling():
+        with self.torch.inference_mode(), self.prefilling():  # a press may run the model again at its end
             return self._forward(ids)
 
     def step(self, token: int) -> np.ndarray:
