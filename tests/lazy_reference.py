@@ -28,8 +28,8 @@ class LazyReference:
     """
 
     def __init__(self, model, layers, keep, revive="relaxed", keep_decode=None, prune_generated=False, max_revive=None,
-                 kernel=1):  # fmt: skip
-        self.reach = kernel // 2
+                 kernel=1, voters=1, votes="mean"):  # fmt: skip
+        self.reach, self.voters, self.votes = kernel // 2, voters, votes
         self.model, self.at = model, dict(zip(layers, keep, strict=True))
         self.at_decode = dict(zip(layers, keep_decode or keep, strict=True))
         self.revive, self.prune_generated, self.max_revive = revive, prune_generated, max_revive
@@ -104,5 +104,8 @@ class LazyReference:
         for row, position in enumerate(fresh):
             self.kv[layer][position] = tuple(part[:, row] for part in units.fresh)
             self.counts[layer][position] = self.counts[layer].get(position, 0) + 1
-        scores = dict(zip(keys, weights[0][:, fresh.index(current)].mean(0).tolist(), strict=True))
+        first = current if self.tokens > self.prompt else self.prompt - self.voters
+        voting = weights[0][:, [row for row, position in enumerate(fresh) if position >= first]]
+        told = (voting.mean(1) if self.votes == "mean" else voting.amax(1)).mean(0)
+        scores = dict(zip(keys, told.tolist(), strict=True))
         return dict(zip(fresh, x, strict=True)), scores

@@ -35,6 +35,7 @@ COMBINED = (
     "quantized(bits=4, group=16, residual=0, chunk=20, hadamard=True)",
     "quantized(bits=4, group=16, residual=0, chunk=20, pre_rope=True)",
     "minference(vertical=3, slash=4, sink=1, near=1, block=2, chunk=8) + quest(page=2, budget=6, dense_layers=1)",
+    "lazyllm(layers=[1, 3], keep=0.6, voters=5, votes='max')",
     "lazyllm(layers=[1, 2], keep=0.5) + xattention(threshold=0.5, stride=2, block=4)",
     "snapkv(budget=9, chunk=6, window=4, kernel=3, local=4, by_layer='pyramid', by_head='adaptive')",
     "locret(budget=9, chunk=6, local=4, decode_chunk=5, by_head='adaptive')",

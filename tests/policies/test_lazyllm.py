@@ -66,10 +66,11 @@ def held(state):
     seed=range(3),
     max_revive=[None, 1, 5],
     kernel=[1, 5],
+    voting=[(1, "mean"), (6, "mean"), (9, "max"), (40, "max")],
 )
-def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive, kernel):
-    """Chunks also cut revived rows apart."""
-    chosen = schedule(seed) | {"max_revive": max_revive, "kernel": kernel}
+def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive, kernel, voting):
+    """Chunks also cut revived rows apart, and those that vote."""
+    chosen = schedule(seed) | {"max_revive": max_revive, "kernel": kernel, "voters": voting[0], "votes": voting[1]}
     assert_equals_the_pseudocode("llama", chunk, chosen, seed, revive, prune_generated)
 
 

@@ -101,10 +101,11 @@ def most_units(plan: Plan, shape: ModelShape, prompt: int, new: int, chunk: int,
 
 
 def _parked(plan: Plan, shape: ModelShape, prompt: int, new: int, deep: Deep | None) -> int:
-    """Hidden states of stopped tokens and their positions, and the positions of those that go on."""
-    each = shape.hidden * shape.element_bytes + 2 * POSITION
-    gates = sum(gate.waits or gate.stopped == "parked" for gate in plan.gates(shape).each)
-    return gates * (prompt + new) * each + 2 * POSITION * (0 if deep is None else len(deep))
+    """Hidden states of stopped tokens and their positions, the positions of those that go on, and votes for them."""
+    each, gates = shape.hidden * shape.element_bytes + 2 * POSITION, plan.gates(shape)
+    stopped = sum(gate.waits or gate.stopped == "parked" for gate in gates.each)
+    votes = SCORE * shape.q_heads * prompt * len(gates.signals[False]) * gates.polls
+    return stopped * (prompt + new) * each + votes + 2 * POSITION * (0 if deep is None else len(deep))
 
 
 def _told(plan: Plan, shape: ModelShape, tokens: int) -> int:

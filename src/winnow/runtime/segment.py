@@ -51,8 +51,7 @@ class Segment:
     @property
     def ranks_alone(self) -> bool:
         """Whether it is by the mean attention of its last row that the policy chooses: not of several, nor the most."""
-        gates = self.sequence.gates
-        return self.decode or (gates.voters == 1 and not gates.peaks)
+        return self.decode or not self.sequence.gates.polls
 
     @property
     def gates(self) -> Collection[int]:

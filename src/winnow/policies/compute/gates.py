@@ -91,6 +91,11 @@ class Gates:
         return any(gate.peaks for gate in self.each)
 
     @cached_property
+    def polls(self) -> bool:
+        """Whether votes of a prompt's last tokens are held, by query head, until all of them are there."""
+        return self.voters > 1 or self.peaks
+
+    @cached_property
     def newest(self) -> int:
         """Last tokens of a prompt that go through all layers in any case."""
         return min((gate.newest for gate in self.each), default=0)

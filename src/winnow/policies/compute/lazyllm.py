@@ -43,6 +43,9 @@ class LazyLLM(ComputePolicy):
     kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and as many
         neighbours on either side among those that may stop, so that what stands beside a token that is found goes on
         with it. 1: none, as in the paper.
+    voters: last prompt tokens whose attention ranks the others in prefill, those of them that got there. votes: "mean":
+        each head's vote is the mean of what they pay; "max": the most that any of them pays, as for what one word of a
+        question asks for. The paper has one voter, as decode steps have.
 
     A step starts from all tokens again: every decode step makes a choice of its own, and computes only what it chose
     and no earlier step has. Tokens that stop leave the input of the layer (its hidden state) behind, so a token is
@@ -73,6 +76,8 @@ class LazyLLM(ComputePolicy):
     always_keep: tuple[int, ...] = ()
     max_revive: int | None = 3
     kernel: Count = 1
+    voters: Count = 1
+    votes: Literal["mean", "max"] = "mean"
 
     name = "lazyllm"
     source = "arXiv:2407.14057, section 3"
@@ -90,6 +95,8 @@ class LazyLLM(ComputePolicy):
             lambda policy: policy.revive != "never" and (policy.stops_in_prefill or not policy.prunes),
         ),
         "kernel": Where("a keep below 1", lambda policy: policy.prunes),
+        "voters": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.prunes),
+        "votes": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.prunes),
     }
 
     def check(self) -> None:
@@ -195,6 +202,8 @@ class LazyLLM(ComputePolicy):
             Gate(
                 layer,
                 rank_by=(layer - 1,),
+                voters=self.voters,
+                peaks=self.votes == "max",
                 waits=keep < 1,
                 decode=self.revives and (self.stops_in_decode or most >= 2**above),
                 stopped="parked" if self.revives else "lost",
@@ -225,8 +234,8 @@ class LazyLLM(ComputePolicy):
         return (chosen | ~candidates).nonzero().flatten()
 
     def prefix_stable(self, n: int, deep: Deep) -> int:
-        """All but the last prompt token, by which the others are chosen among; what waits for it is held as well."""
-        return min(n, deep.prompt - 1)
+        """All but the last prompt tokens, by which the others are chosen among; what waits for them is held as well."""
+        return max(0, min(n, deep.prompt - self.voters))
 
     def _stages(self, shape: ModelShape) -> tuple[int, ...]:
         """The pruning layers, if there are any."""
