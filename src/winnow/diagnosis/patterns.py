@@ -12,6 +12,7 @@ from torch import Tensor
 from winnow.engine.job import Job, run
 from winnow.engine.services import admit
 from winnow.errors import InputError
+from winnow.kernels.sparse import Cells
 from winnow.plan import Plan
 from winnow.policies.prefill.base import Piece
 from winnow.policies.prefill.minference import MInference, Pattern
@@ -49,21 +50,30 @@ def search_patterns(
     tried = tried or candidates(len(ids))
     shape, first = llm.decoder.shape, min(FROM, len(ids) // 2)
     best = [[(tried[0], 0.0)] * shape.q_heads for _ in range(shape.layers)]
-    state, prompt = admit(llm.decoder, llm.tokenizer, Plan(), ids, 0, len(ids))
 
-    def search(piece: Piece):  # type: ignore[no-untyped-def]
+    def search(piece: Piece) -> None:
         best[piece.layer] = _best(piece, tried, first)
         progress(1)
+
+    look_at(llm, ids, search)
+    layers = [[pattern for pattern, _ in heads] for heads in best]
+    shares = [[round(share, 4) for _, share in heads] for heads in best]
+    return HeadPatterns.of(llm.model, layers, shares, {"tokens": len(ids)})
+
+
+def look_at(llm: LLM, ids: list[int], look: Callable[[Piece], None]) -> None:
+    """Compute a text in one piece, under full attention, and show what every layer without a window makes of it."""
+    state, prompt = admit(llm.decoder, llm.tokenizer, Plan(), ids, 0, len(ids))
+
+    def chooser(piece: Piece) -> Cells:
+        look(piece)
         return piece.everything(MInference.block)
 
-    state.chooser = search
+    state.chooser = chooser
     try:
         run(llm.decoder, [_Searched(state, prompt)], len(prompt))
     finally:
         state.release()
-    layers = [[pattern for pattern, _ in heads] for heads in best]
-    shares = [[round(share, 4) for _, share in heads] for heads in best]
-    return HeadPatterns.of(llm.model, layers, shares, {"tokens": len(ids)})
 
 
 class _Searched(Job):

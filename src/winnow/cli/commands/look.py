@@ -68,10 +68,24 @@ class Patterns(DocumentOptions, AdapterOptions, JsonOptions, Command, runs="winn
     """A new directory for head_patterns.json."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Needles(TaskOptions, AdapterOptions, PlotOptions, Command, runs="winnow.cli.diagnose_needles:needles"):
+    """In which layer the end of a prompt finds what it asks for, and how many tokens have to go on to have it.
+
+    Reads generated needles under full attention. This is what `fastkv` and `lazyllm` live on.
+    """
+
+    voters: AtLeast1 = 32
+    """Last prompt tokens whose attention counts."""
+    kernel: AtLeast1 = 31
+    """Tokens that it is pooled over, an odd count: each gets the best of its neighbours'."""
+
+
 app.default(Layers)
 app.command(Layers, name="layers")
 app.command(Support, name="support")
 app.command(Patterns, name="patterns")
+app.command(Needles, name="needles")
 
 
 @dataclass(frozen=True, kw_only=True)

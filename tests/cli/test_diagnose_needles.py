@@ -1,0 +1,22 @@
+"""`winnow diagnose needles`."""
+
+import json
+
+
+def test_figures_picture_and_bad_input(winnow, tmp_path):
+    out, plot = tmp_path / "found.json", tmp_path / "found.png"
+    result = winnow(
+        "diagnose", "needles", "-m", "needle", "-t", "number", "-l", 600, "-n", 2, "--voters", 8, "--kernel", 5,
+        "--out", out, "--plot", plot,
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    told = json.loads(out.read_text())
+    assert (told["prompts"], told["voters"], told["kernel"], len(told["layers"])) == (2, 8, 5, 8)
+    assert ("is the first to find it" in result.out) == (told["first"] is not None)
+    assert plot.read_bytes()[:4] == b"\x89PNG"
+    for arguments, message in (
+        (("-l", 600, "-l", 700), "takes one --length"),
+        (("-l", 600, "--kernel", 4), "kernel=4 must be odd"),
+    ):
+        result = winnow("diagnose", "needles", "-m", "needle", "-t", "number", *arguments)
+        assert (result.code, message in result.err) == (2, True)

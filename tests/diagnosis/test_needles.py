@@ -1,0 +1,129 @@
+"""In which layer a question finds its answer: against the stock model's attention maps."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
+
+from tiny import tiny_model
+from tokenizers_for_tests import byte_tokenizer
+from winnow import LLM
+from winnow.diagnosis.needles import (
+    VOTES,
+    Needle,
+    answer_tokens,
+    needed,
+    search_needles,
+    summarise_needles,
+)
+from winnow.errors import InputError
+from winnow.evaluation.evaluate import cases
+from winnow.tasks import task
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """A task whose answer is in no prompt."""
+
+    name: str = "unanswered"
+
+    def example(self, rng, **others):
+        return replace(task("number").example(rng, **others), answers=("nowhere to be found",))
+
+    def score(self, *given):
+        return 0.0
+
+
+def windowed_model():
+    """Random weights; every other layer has a window."""
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=259, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, sliding_window=64, max_position_embeddings=4096, bos_token_id=1,
+        eos_token_id=2, pad_token_id=0, query_pre_attn_scalar=8,
+    )  # fmt: skip
+    return Gemma2ForCausalLM(config).eval()
+
+
+def llm_of(model):
+    return LLM(model, tokenizer=byte_tokenizer(None))
+
+
+@torch.inference_mode()
+def stock(model, ids, places, voters, kernel):
+    """Per layer, by vote, in plain Python over the stock model's maps."""
+    model.set_attn_implementation("eager")
+    maps = model(torch.tensor([ids]), output_attentions=True, use_cache=False).attentions
+    tokens, half = len(ids), kernel // 2
+    found = []
+    for (weights,) in maps:
+        voting = weights[:, -voters:]
+        votes = {"last": weights[:, -1].mean(0), "mean": voting.mean((0, 1)), "max": voting.amax(1).mean(0)}
+        shares = {}
+        for name, each in votes.items():
+            before = each[: tokens - voters].tolist()
+            best = [max(before[max(0, i - half) : i + half + 1]) for i in range(len(before))]
+            worst = min(best[place] for place in places)
+            shares[name] = (sum(value >= worst for value in best) + voters) / tokens
+        found.append(shares)
+    return found
+
+
+@pytest.mark.parametrize(("voters", "kernel"), [(8, 5), (1, 1), (20, 31)])
+def test_equals_the_stock_models_maps(voters, kernel):
+    llm, asked = llm_of(tiny_model()), [task("number")]
+    done = []
+    found = list(search_needles(llm, asked, 700, 2, voters=voters, kernel=kernel, progress=done.append))
+    assert len(found) == 2
+    assert sum(done) == sum(each.tokens for each in found)
+    for each, case in zip(found, cases(llm, asked, [700], 2), strict=True):
+        places = answer_tokens(llm.tokenizer, case)
+        text = "".join(llm.tokenizer.decode([case.ids[place]]) for place in places)
+        assert text == case.example.answers[0]
+        expected = stock(tiny_model(), case.ids, places, voters, kernel)
+        for mine, theirs in zip(each.shares, expected, strict=True):
+            assert mine == pytest.approx(theirs, abs=2.5 / each.tokens)  # rounding turns ranks around
+
+
+def test_tokens_beside_the_best_go_on_with_it_and_the_last_ones_in_any_case():
+    votes = torch.tensor([0.1, 0.0, 0.9, 0.0, 0.2, 0.0, 0.0, 0.5])
+    assert needed(votes, [2], 1, 1) == 2 / 8
+    assert needed(votes, [3], 1, 3) == 4 / 8  # 1 and 3 are beside 2
+    assert needed(votes, [0], 1, 1) == 4 / 8
+    assert needed(votes, [7], 1, 1) == 1 / 8
+    assert needed(votes, [7], 20, 1) == 1
+
+
+def test_layers_with_a_window_are_not_asked():
+    llm = llm_of(windowed_model())
+    windows = llm.decoder.shape.windows
+    [found] = search_needles(llm, [task("number")], 600, 1, voters=4, kernel=3)
+    assert [shares is None for shares in found.shares] == [window is not None for window in windows]
+    assert any(windows)
+    summary = summarise_needles([found], 4, 3)
+    assert [layer is None for layer in summary.layers] == [window is not None for window in windows]
+
+
+def test_the_first_layer_that_finds_it_and_the_vote_that_needs_least():
+    def needle(*shares):
+        return Needle("t", 100, tuple(dict(zip(VOTES, each, strict=True)) for each in shares))
+
+    found = [needle((0.9, 0.9, 0.5), (0.3, 0.05, 0.02), (0.01,) * 3), needle((0.9,) * 3, (0.3, 0.2, 0.04), (0.01,) * 3)]
+    summary = summarise_needles(found, 32, 31)
+    assert summary.first == (1, "max")
+    assert summary.layers[1]["max"].most == 0.04
+    assert summary.layers[1]["mean"].median == 0.05
+    assert summary.to_dict()["first"] == {"layer": 1, "votes": "max"}
+    # Above the last layer there is nothing to stop at.
+    assert summarise_needles([needle((0.9,) * 3, (0.01,) * 3)], 32, 31).first is None
+
+
+def test_what_cannot_be_looked_for_is_refused_before_any_work():
+    llm = llm_of(tiny_model())
+    with pytest.raises(InputError, match=r"kernel=4 must be odd.*use 5"):
+        search_needles(llm, [task("number")], 600, 1, kernel=4)
+    with pytest.raises(
+        InputError, match=r"task unanswered: .* not stand in its prompt.*take a task with a needle"
+    ):
+        search_needles(llm, [task("number"), Unanswered()], 900, 1)
