@@ -56,10 +56,10 @@ def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
     return (measure, f"{report} --plot docs/results/{output}.png")
 
 
-def _quality(arms: str) -> tuple[str, ...]:
+def _quality(arms: str, size: str = "-n 6 -w 0") -> tuple[str, ...]:
     return (
         f"python -m benchmarks quality run {{work}}/quality-{arms}.jsonl --split validation --data {{data}} -m smollm2 "
-        f"--plans recipes/quality/{arms}.json -l 4096 -n 6 -w 0 -t niah_single -t niah_multikey --threads 1 "
+        f"--plans recipes/quality/{arms}.json -l 4096 {size} -t niah_single -t niah_multikey --threads 1 "
         f"--out docs/results/quality-{arms}.json",
     )
 
@@ -109,6 +109,8 @@ RESULTS_IN_ORDER = (
     Result("prefill-qwen3-share", 10, quoted=("results/prefill.md", "prefill-qwen3-share.json")),
     Result("prefill-beyond-number", 35, quoted=("results/prefill.md", "prefill-beyond-number.json")),
     Result("prefill-beyond", 25, quoted=("results/prefill.md", "prefill-beyond.json")),
+    Result("needles-smollm2", 4, quoted=("diagnose.md", "needles-smollm2.json")),
+    Result("quality-votes", 35, _quality("votes", "-n 10 -w 1")),
     Result("quality-keep", 20, _quality("keep")),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 90, _validated("rows", "bytes", "pairs", "composed")),

@@ -130,7 +130,23 @@ def share_of(heads: Any) -> float:
     return 100 * mean(head for layer in heads for head in layer if head is not None)
 
 
+def needles(told: Record) -> str:
+    """A row per layer."""
+    columns: dict[str, Column] = {"layer": lambda row: str(row["layer"])}
+    for vote in told["layers"][0]:
+        columns[f"{vote}, median, %"] = lambda row, vote=vote: f"{100 * row[vote]['median']:.1f}"
+        columns[f"{vote}, in 90 %"] = lambda row, vote=vote: f"{100 * row[vote]['most']:.1f}"
+    rows = [{"layer": layer, **shares} for layer, shares in enumerate(told["layers"]) if shares is not None]
+    first = told["first"]
+    found = "None is enough" if first is None else f"Layer {first['layer']} is the first, by `{first['votes']}`"
+    return (
+        f"{table(columns, rows)}\n\n{told['model']}, {told['prompts']} prompts of {told['length']:,} tokens, "
+        f"{told['voters']} voters, pooled over {told['kernel']}: % of the tokens. {found}."
+    )
+
+
 BLOCKS = {
+    "diagnose-needles": Block(needles, ("needles-smollm2.json",)),
     "diagnose-layers": Block(layers, ("speed-diagnose.json",)),
     "diagnose-cutoff": Block(cutoff, ("speed-diagnose.json",)),
     "diagnose-told": Block(told, ("speed-diagnose.json",)),

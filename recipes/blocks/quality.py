@@ -99,4 +99,5 @@ def chosen(told: Record) -> str:
 
 
 BLOCKS = {name: Block(arms, (f"{name}.json",)) for name in ("quality-keep", "quality-compute")}
+BLOCKS["quality-votes"] = Block(measured, ("quality-votes.json",))
 BLOCKS["quality-chosen"] = Block(chosen, ("quality-chosen.json",))

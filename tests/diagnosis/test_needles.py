@@ -123,7 +123,5 @@ def test_what_cannot_be_looked_for_is_refused_before_any_work():
     llm = llm_of(tiny_model())
     with pytest.raises(InputError, match=r"kernel=4 must be odd.*use 5"):
         search_needles(llm, [task("number")], 600, 1, kernel=4)
-    with pytest.raises(
-        InputError, match=r"task unanswered: .* not stand in its prompt.*take a task with a needle"
-    ):
+    with pytest.raises(InputError, match=r"task unanswered: .* not stand in its prompt.*take a task with a needle"):
         search_needles(llm, [task("number"), Unanswered()], 900, 1)
