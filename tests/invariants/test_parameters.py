@@ -43,7 +43,10 @@ MORE = {
         {"keep": 1.0, "keep_decode": 0.5},
         {"keep_decode": None, "max_revive": None},
         {"prune_generated": True, "keep_decode": None, "max_revive": 1},
+        {"voters": 4},
     ],
+    "fastkv": [{"voters": 4}],
+    "quantized": [{"group": 32}],
     "locret": [{"chunk": None, "decode_chunk": 4}],
     "sirllm": [{"chunk": None, "decode_chunk": 4}],
     "snapkv": [{"kernel": 1}],
@@ -89,6 +92,8 @@ VALUES = {
     "gamma": [0.1, 0.8],
     "tau": [0.0, 0.02, 0.05, 1.0],
     "layer": [1, 3],
+    "voters": [3, 9],
+    "value_group": [16],
     "asks": [(9,), (40, 41, 42, 43)],
 }
 

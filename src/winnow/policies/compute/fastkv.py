@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
-from winnow.parameters import Count, Natural, Share
+from winnow.parameters import Count, Natural, Share, Where
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
@@ -59,6 +59,10 @@ class FastKV(ComputePolicy):
     source = "arXiv:2502.01068"
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"keep": 0.4, "layer": 2, "window": 3, "kernel": 3}
+    matters: ClassVar = {
+        "pooling": Where("a kernel above 1", lambda policy: policy.kernel > 1),
+        "votes": Where("voters above 1", lambda policy: policy.voters > 1),
+    }
 
     def check(self) -> None:
         check_kernel(self)

@@ -93,7 +93,7 @@ class Gates:
     @cached_property
     def polls(self) -> bool:
         """Whether votes of a prompt's last tokens are held, by query head, until all of them are there."""
-        return self.voters > 1 or self.peaks
+        return self.voters > 1
 
     @cached_property
     def newest(self) -> int:

@@ -96,7 +96,7 @@ class LazyLLM(ComputePolicy):
         ),
         "kernel": Where("a keep below 1", lambda policy: policy.prunes),
         "voters": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.prunes),
-        "votes": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.prunes),
+        "votes": Where("voters above 1", lambda policy: policy.voters > 1),
     }
 
     def check(self) -> None:

@@ -8,7 +8,7 @@ import torch
 from winnow.cache.quantized import SIDES, QuantizedSlab
 from winnow.cache.settled import Rope
 from winnow.kernels.quantize import Axis, Form
-from winnow.parameters import Count, Natural
+from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import ModelShape, StorePolicy
 from winnow.policies.compute.base import Deep
 
@@ -55,6 +55,7 @@ class Quantized(StorePolicy):
     source = "arXiv:2402.02750, section 3"
     off: ClassVar = {"group": 16, "residual": 1_000_000_000}
     trial: ClassVar = {"bits": 2, "group": 16, "residual": 0, "chunk": 20}
+    matters: ClassVar = {"value_group": Where("a group above 16", lambda policy: policy.group > 16)}
 
     def check(self) -> None:
         of_values = self.group if self.value_group is None else self.value_group
