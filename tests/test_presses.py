@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -141,7 +142,7 @@ def test_what_has_no_plan_is_refused_with_a_reason(press, message):
 
 def test_the_page_has_a_line_for_every_press():
     lines = PAGE.read_text(encoding="utf-8").splitlines()
-    rows = dict(line.strip("| ").split(" | ", 1) for line in lines if line.startswith("| `"))
+    rows = dict(line.strip("| ").split(" | ", 1) for line in lines if re.match(r"\| `\w+` \|", line))
     assert rows.keys() == {f"`{name}`" for name in PRESSES | WITHOUT}
     assert all(rows[f"`{name}`"] == reason for name, reason in WITHOUT.items())
     for name, press in PRESSES.items():
