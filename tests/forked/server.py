@@ -3,6 +3,7 @@
 arguments: Python code that imports; the program that stands for this Python; a socket that listens, by its number.
 """
 
+import contextlib
 import fcntl
 import json
 import multiprocessing
@@ -20,11 +21,19 @@ from typing import Any
 MOST = 500  # numbers of files, far above what tests have open
 
 
-def receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """A request, and the files that come with it."""
-    size, files, *_ = socket.recv_fds(client, 4, MOST)
-    raw = client.makefile("rb").read(int.from_bytes(size, "big"))
-    return json.loads(raw), files
+def receive(client: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """A request, and the files that come with it; None where who asks is gone before all of it has come."""
+    files: list[int] = []
+    try:
+        size, files, *_ = socket.recv_fds(client, 4, MOST)
+        return json.loads(client.makefile("rb").read(int.from_bytes(size, "big"))), files
+    except (OSError, ValueError):
+        return None, files
+
+
+def tell(client: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # who asked may be gone at any time, as when it was killed
+        client.sendall(f"{number}\n".encode())
 
 
 def become(given: dict[str, Any], files: list[int]) -> None:
@@ -92,24 +101,27 @@ def serve(listener: socket.socket) -> None:
         if key.fileobj is listener:
             client, _ = listener.accept()
             given, files = receive(client)
-            if (process := os.fork()) == 0:
+            if given is not None and (process := os.fork()) == 0:
                 child(given, files)
             for file in files:
                 os.close(file)
-            client.sendall(f"{process}\n".encode())
+            if given is None:
+                client.close()
+                continue
+            tell(client, process)
             waiting.register(os.pidfd_open(process), selectors.EVENT_READ, (process, client))
             waiting.register(client, selectors.EVENT_READ, (process, None))
             continue
         waiting.unregister(key.fileobj)
         process, client = key.data
-        if client is None:  # who asked is gone, as when it was killed
+        if client is None:  # who asked is gone
             os.kill(process, signal.SIGKILL)
             continue
         os.close(key.fd)
         _, status = os.waitpid(process, 0)
         if client in waiting.get_map():
             waiting.unregister(client)
-            client.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            tell(client, os.waitstatus_to_exitcode(status))
         client.close()
 
 
