@@ -80,8 +80,8 @@ class HFQuantized(StorePolicy):
         shift = 1 if self.zero_point else shape.element_bytes
         coded = 2 * shape.head_dim * self.bits // 8
         coded += 2 * shape.head_dim // self.group_size * (shape.element_bytes + shift)
-        dense = min(units, self._apart(self.chunk))
-        return dense * shape.unit_bytes + (units - dense) * coded
+        # Where a window has gone on, codes of what has left it are held until all are made anew.
+        return min(units, self._apart(self.chunk)) * shape.unit_bytes + units * coded
 
     def _apart(self, chunk: int) -> int:
         """Prompt tokens between two flushes: as many chunks as are `residual_length` tokens."""
