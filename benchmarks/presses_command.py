@@ -1,13 +1,12 @@
 """`python -m benchmarks presses`: plans beside the presses of kvpress that they are translations of."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 from rich.console import Group
-from rich.table import Table
 
 from benchmarks.commands.models import Presses
 from benchmarks.fidelity_by_domain import Interval
@@ -24,11 +23,11 @@ from benchmarks.presses import (
     summarise_presses,
 )
 from benchmarks.record import Record, about
-from benchmarks.tables import PLAN_COLUMNS
+from benchmarks.tables import plan_table
 from benchmarks.windows import windows
 from winnow.cli.compare_peers import ERROR
 from winnow.cli.deliver import deliver
-from winnow.cli.terminal import collect, new_table, say
+from winnow.cli.terminal import collect, say
 from winnow.devices import parse_device
 from winnow.errors import CapacityError, InputError
 from winnow.evaluation.evaluate import Progress
@@ -78,7 +77,10 @@ def presses(options: Presses) -> int:
     settings = {"length": options.length, "fed": options.fed, "seed": options.seed, FAMILY: theirs.about}
     title = f"{options.model_name}, {len(found)} windows, {prompt:,} tokens and {options.fed} fed"
     known = about(llm, options.model_name, **settings)
-    shown = Group(_shown(rows, title) if rows else "no window was finished", *(f"error: {each}" for each in ended))
+    shown = Group(
+        plan_table(rows, COLUMNS, title, CAPTION, "press") if rows else "no window was finished",
+        *(f"error: {each}" for each in ended),
+    )
     complete, failed = len(found) == len(chosen), ERROR if ended else 0
     return deliver(Record("presses", figures, shown, None, complete, known, failed), options)
 
@@ -99,16 +101,6 @@ CAPTION = (
     "KL: from its own full attention, nats; less theirs: windows resampled, in pairs; units: bytes held at the end, of "
     "full attention's"
 )
-
-
-def _shown(rows: Sequence[PressRow], title: str) -> Table:
-    table = new_table(title, CAPTION)
-    table.add_column("press", overflow="fold", min_width=PLAN_COLUMNS)
-    for heading in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row.press, *(show(row) for show in COLUMNS.values()))
-    return table
 
 
 def _range(interval: Interval) -> str:

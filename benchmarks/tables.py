@@ -36,14 +36,16 @@ SWEEP_CAPTION = (
 )
 
 
-def plan_table(rows: Sequence[Any], columns: Mapping[str, Callable[[Any], str]], title: str, caption: str) -> Table:
-    """A row per plan. rows: with a `plan` each; columns: by heading, what is shown of a row."""
+def plan_table(
+    rows: Sequence[Any], columns: Mapping[str, Callable[[Any], str]], title: str, caption: str, first: str = "plan"
+) -> Table:
+    """A row per plan. rows: with a `plan` each, or what `first` names; columns: by heading, what is shown of a row."""
     table = new_table(title, caption)
-    table.add_column("plan", overflow="fold", min_width=PLAN_COLUMNS)
+    table.add_column(first, overflow="fold", min_width=PLAN_COLUMNS)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row.plan, *(show(row) for show in columns.values()))
+        table.add_row(getattr(row, first), *(show(row) for show in columns.values()))
     return table
 
 

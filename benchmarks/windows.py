@@ -27,7 +27,7 @@ class Window:
 
 def windows(
     directory: str | Path,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None,
     tokens: int,
     examples: int,
     *,
@@ -37,9 +37,11 @@ def windows(
     """`examples` windows of `tokens` tokens from each of the domains (none named: all that the directory holds).
 
     No two begin at the same place; a window is a function of (seed, domain, index) and those before it: more examples
-    add to those there were. Windows take turns between domains. Raises InputError where a domain is unknown or its
-    texts do not hold so many.
+    add to those there were. Windows take turns between domains. Raises InputError where there is no tokenizer, where a
+    domain is unknown, and where its texts do not hold so many.
     """
+    if tokenizer is None:
+        raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")
     found: dict[str, list[Text]] = {}
     for text in texts(directory):
         found.setdefault(text.domain, []).append(text)

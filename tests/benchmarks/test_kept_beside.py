@@ -15,7 +15,6 @@ from winnow import LLM, Plan
 from winnow.evaluation.fidelity import log_probs_along
 
 IDS = tuple(5 + place * 37 % 200 for place in range(60))
-PROMPT = 56
 LAYERS = HEADS = 2
 
 

@@ -5,6 +5,7 @@ import json
 
 import pytest
 from benchmarks.texts import texts
+from benchmarks.windows import windows
 
 from winnow.errors import InputError
 
@@ -26,3 +27,8 @@ def test_texts_come_by_domain(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(InputError, match="holds no text"):
         texts(tmp_path / "none")
+
+
+def test_windows_of_texts_take_a_tokenizer(tmp_path):
+    with pytest.raises(InputError, match="the model has no tokenizer, so it cannot read text"):
+        windows(tmp_path, None, 64, 1)

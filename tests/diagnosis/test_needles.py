@@ -125,3 +125,5 @@ def test_what_cannot_be_looked_for_is_refused_before_any_work():
         search_needles(llm, [task("number")], 600, 1, kernel=4)
     with pytest.raises(InputError, match=r"task unanswered: .* not stand in its prompt.*take a task with a needle"):
         search_needles(llm, [task("number"), Unanswered()], 900, 1)
+    with pytest.raises(InputError, match="has no tokenizer"):
+        search_needles(LLM(tiny_model()), [task("number")], 600, 1)

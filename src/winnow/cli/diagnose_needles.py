@@ -72,7 +72,7 @@ def advice(found: Needles) -> str:
     return (
         f"Layer {layer} is the first to find it: {_percent(shares[vote].most)} % of the tokens are enough in "
         f"{100 * MOST:g} % of the prompts. Other text takes more; to try, with what costs allow to keep: fastkv(keep="
-        f"0.4, layer={layer + 1}, window={max(found.voters, voters)}, kernel={found.kernel}, pooling='max', "
+        f"0.4, layer={layer + 1}, window={found.voters}, kernel={found.kernel}, pooling='max', "
         f"voters={voters}{votes}, sink={SINK})"
     )
 

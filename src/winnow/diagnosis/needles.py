@@ -87,7 +87,6 @@ def search_needles(
     """
     if kernel % 2 == 0:
         raise InputError(f"kernel={kernel} must be odd, for as many neighbours on either side; use {kernel + 1}")
-    assert llm.tokenizer is not None or not tasks
     made = [(case, answer_tokens(llm.tokenizer, case)) for case in cases(llm, tasks, [length], examples, seed=seed)]
     for case, _ in made:
         llm.check([case.ids], case.params, plan="full")
