@@ -20,7 +20,7 @@ RESAMPLES = 2000
 SINK = 4
 # Plans that keep, or whose steps read, as many units of a long prompt per KV head: `{budget}` and the tail of the
 # prompt that `budget` policies keep beside it, `{kept}` in all. slowfast reads more in its slow steps, quest and tidal
-# in their dense layers; what each of them really read is measured.
+# in their dense layers, sketch its sketches; what each of them really read is measured.
 # `indexer` is not among them: no model comes with indexers.
 EQUAL = (
     "locret(budget={budget})",
@@ -39,6 +39,7 @@ EQUAL = (
     "slowfast(budget={budget}, recent=100, interval=4, min_gap=4, memory=0.5)",
     "slowfast(budget={budget}, recent=100)",
     "quest(page=16, budget={pages})",
+    "sketch(budget={kept})",
     "tidal(budget={kept})",
     "infllm(recent={half}, sink=4, block=16, top={blocks})",
     "sink_recent(sink=4, recent={recent})",

@@ -26,6 +26,7 @@ COMBINED = (
     "slowfast(budget=3, sink=1, recent=3, bootstrap=30, trigger='periodic', interval=4)",
     "speed(cutoff=2, anchors='first:9') + locret(budget=9, chunk=6, local=4)",
     "static_prune(keep=0.4, layers=2) + quest(page=2, budget=6, dense_layers=1)",
+    "static_prune(keep=0.4, layers=2) + sketch(budget=8, sink=1, recent=2, lag=3)",
     "sirllm(budget=9, chunk=6, sink=2, recent=2, local=4, decode_chunk=5)",
     "locret(budget=9, chunk=6, local=4, decode_chunk=5) + sink_recent(sink=2, recent=4)",
     "expected_attention(budget=9, chunk=6, sink=2, ahead=8, local=4, decode_chunk=5)",

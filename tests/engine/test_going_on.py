@@ -18,6 +18,7 @@ PLANS = [
     "snapkv(budget=24, window=8)",
     "speed(cutoff=2) + h2o(budget=24)",
     "quest(budget=32)",
+    "sketch(budget=32, sink=2, recent=5, lag=4)",
     "streaming(sink=2, recent=20) + quantized(bits=8)",
 ]
 

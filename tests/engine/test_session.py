@@ -24,6 +24,7 @@ PLANS = (
     "quantized(group=16, residual=3, chunk=20)",
     "slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)",
 )
+READS = "sketch(budget=12, sink=1, recent=4, lag=3)"
 each_plan = pytest.mark.parametrize("plan", PLANS)
 
 
@@ -256,7 +257,9 @@ def resident(sessions):
     return sum(slab.nbytes for slab in slabs.values())
 
 
-@pytest.mark.parametrize("plan", [*PLANS, "quest(page=2, budget=6, dense_layers=1)", "tidal(layers=[1], budget=3)"])
+@pytest.mark.parametrize(
+    "plan", [*PLANS, READS, "quest(page=2, budget=6, dense_layers=1)", "tidal(layers=[1], budget=3)"]
+)
 def test_forks_of_a_long_prompt_share_its_units_and_nothing_else(llm, plan, monkeypatch):
     """Each goes its own way and equals a session that never had a fork, whoever goes on or ends first."""
     monkeypatch.setattr(llm, "prefill_chunk", 50)

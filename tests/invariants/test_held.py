@@ -12,6 +12,7 @@ from winnow.cache.layer import LayerCache
 from winnow.cache.quantized import QuantizedSlab
 from winnow.cache.requantized import RequantizedSlab
 from winnow.policies.read.quest import Bounds
+from winnow.policies.read.sketch import Sketches
 from winnow.policies.registry import POLICIES
 from winnow.runtime.observer import Observer
 from winnow.runtime.sequence import Sequence
@@ -59,13 +60,16 @@ def memory(state, filled):
     bounds = getattr(state.reader, "_bounds", {}).values()
     seen = {id(tensor): tensor for cache in caches for tensor in parts_of(cache)}
     seen |= {id(tensor): tensor for aside in asides for tensor in (aside.hidden, aside.positions)}
-    seen |= {id(each): each for each in bounds}
+    sketches = getattr(state.reader, "_sketches", {}).values()
+    seen |= {id(each): each for each in (*bounds, *sketches)}
     quantized = [slab for cache in caches for slab, _ in cache.memory._settled if isinstance(slab, QuantizedSlab)]
     seen |= {id(tensor): tensor for slab in quantized for tensor in (*slab.codes, *slab.scales, slab.places)}
     remade = [slab for cache in caches for slab, _ in cache.memory._settled if isinstance(slab, RequantizedSlab)]
     seen |= {id(tensor): tensor for slab in remade for side in slab.sides for tensor in side}
     total = sum(tensor.nbytes for tensor in tensors_of(state, seen))
     total += sum(each._held[:, :, 0].nbytes * filled[each] for each in bounds)
+    for each in sketches:
+        total += each._centre.nbytes + (each._codes[:, 0].nbytes + each._lengths[:, :16].nbytes) * filled[each]
     for cache in caches:
         keys, values, *noted = parts_of(cache)
         own = filled.get(keys, 0)
@@ -112,6 +116,7 @@ def filled(monkeypatch):
     watched(Aside, "put", lambda aside, *_: (aside.hidden, aside.count))
     watched(Aside, "_resize", lambda aside, *_: (aside.hidden, aside.count))
     watched(Bounds, "follow", lambda bounds, keys, start, stop: (bounds, stop - start))
+    watched(Sketches, "follow", lambda sketches, keys, start, stop: (sketches, -(-stop // 16) - start // 16))
     return known
 
 

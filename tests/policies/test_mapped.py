@@ -69,7 +69,9 @@ def test_to_the_bit_what_plain_computes(plan, family, text, tmp_path, small):
 
 
 @pytest.mark.parametrize("family", [WIDE, "llama"])
-@pytest.mark.parametrize("text_of", ["full", "quest(page=2, budget=6, dense_layers=1)"])
+@pytest.mark.parametrize(
+    "text_of", ["full", "quest(page=2, budget=6, dense_layers=1)", "sketch(budget=16, recent=4, lag=3)"]
+)
 def test_layers_are_let_go(family, text_of, text, tmp_path, small, gone):
     """Else the test above would prove nothing."""
     llm = small_llm(family)

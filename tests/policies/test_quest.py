@@ -93,7 +93,7 @@ class Looked(Pages):
         keys = self.row.ready(view).keys
         numbers = range(self.row.dropped + view.place, self.row.dropped + view.place + view.units)
         read, bounds = chosen(self.policy, numbers, query.unflatten(0, (len(keys), -1)), keys)
-        assert (self.pages, self.units) == (bounds, got.units)
+        assert (self.besides, self.units) == (bounds, got.units)
         assert (got.window, got.query_limit) == (view.window, view.query_limit)
         places, newest = (each.positions.expand(len(keys), -1) for each in (view, self.newest))
         for head, units in enumerate(read):

@@ -303,7 +303,7 @@ def generated(llm, plan, text, watched=False):
     return torch.stack(rows), state.stats
 
 
-READERS = ("quest", "slowfast", "sink_recent", "tidal")
+READERS = ("quest", "sketch", "slowfast", "sink_recent", "tidal")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_bad_parameters_are_refused(parameters, says):
 
 
 @pytest.mark.parametrize("other", ["lazyllm", "h2o(decode_chunk=8)"])
-@pytest.mark.parametrize("name", ["sink_recent", "quest", "tidal"])
+@pytest.mark.parametrize("name", ["sink_recent", "quest", "sketch", "tidal"])
 def test_what_needs_full_attention_in_decode_is_refused(name, other):
     with pytest.raises(PlanError, match=f"{name}.* use "):
         Plan.parse(f"{other} + {name}").validate(small_llm().decoder.shape)

@@ -38,11 +38,14 @@ PLANS = {  # how many layers of four are taken in a step
     f"streaming(sink=4, recent=20) + {SLOWFAST}": 0,  # what has left the window since it was selected is looked for
     "speed(cutoff=2)": 4,
     "quest(page=2, budget=6, dense_layers=2)": 4,
+    "sketch(budget=9, sink=2, recent=3, lag=4)": 4,
     "tidal(layers=[1], budget=3)": 4,
     "tidal(layers=[0, 2], budget=5)": 4,
     "streaming(sink=3, recent=15) + quest(page=3, budget=9, dense_layers=0)": 4,
+    "streaming(sink=3, recent=15) + sketch(budget=7, sink=1, recent=2, lag=3)": 4,
     "streaming(sink=3, recent=15) + tidal(layers=[1], budget=4)": 4,
     "locret(budget=12, chunk=6, local=4) + quest(page=2, budget=6, dense_layers=1)": 4,
+    "locret(budget=12, chunk=6, local=4) + sketch(budget=7, sink=0, recent=2, lag=3)": 4,
     "speed(cutoff=2) + quest(page=2, budget=6, dense_layers=0)": 4,
     "h2o(budget=12, chunk=6, local=4)": 4,
     "h2o(budget=12)": 4,
@@ -66,6 +69,7 @@ PLANS = {  # how many layers of four are taken in a step
     "hf_quantized(bits=4, group_size=8)": 0,
     "quantized(bits=4, group=16, residual=2, chunk=10) + sink_recent(sink=2, recent=20)": 4,
     "quantized(bits=4, group=16, residual=2, chunk=10) + quest(page=2, budget=6, dense_layers=2)": 4,
+    "quantized(bits=4, group=16, residual=2, chunk=10) + sketch(budget=9, sink=2, recent=3, lag=4)": 4,
     "quantized(bits=8, group=16, residual=2, chunk=10) + tidal(layers=[0, 2], budget=5)": 4,
 }
 
@@ -289,6 +293,7 @@ def test_rows_of_many_sequences_and_plans(rows, family, text):
     plans = [
         "full",
         "quest(page=2, budget=6, dense_layers=1)",
+        "sketch(budget=9, sink=2, recent=3, lag=4)",
         "tidal(budget=5)",
         "streaming(sink=4, recent=12)",
         SLOWFAST,
@@ -325,6 +330,7 @@ def test_votes_of_many_units_come_in_several_calls(most, calls, text, monkeypatc
 
 APART = [
     "quest(page=5, budget=40, dense_layers=1)",
+    "sketch(budget=40, sink=3, recent=7, lag=9)",
     "tidal(layers=[0, 2], budget=30)",
     "streaming(sink=3, recent=120) + quest(page=4, budget=60, dense_layers=0)",
 ]

@@ -36,6 +36,7 @@ from winnow.policies.read.indexer import Indexer
 from winnow.policies.read.infllm import InfLLM
 from winnow.policies.read.quest import Quest
 from winnow.policies.read.sink_recent import SinkRecent
+from winnow.policies.read.sketch import Sketch
 from winnow.policies.read.slowfast import SlowFast
 from winnow.policies.read.tidal import Tidal
 from winnow.policies.store.hf_quantized import HFQuantized
@@ -79,6 +80,7 @@ _POLICIES: tuple[type[Policy], ...] = (
     Dense,
     SlowFast,
     Quest,
+    Sketch,
     Tidal,
     InfLLM,
     Indexer,

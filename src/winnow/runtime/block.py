@@ -20,7 +20,7 @@ from winnow.kernels.merge import merge
 from winnow.kernels.sparse import attend_cells
 from winnow.policies.keep.base import Repeat
 from winnow.policies.prefill.base import Piece
-from winnow.policies.read.base import Blocks, Copies, Observed, Pages, Row
+from winnow.policies.read.base import Blocks, Copies, Observed, Pages, Ranked, Row
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Attended
 from winnow.runtime.outputs import entering_norms, head_norms
@@ -142,7 +142,7 @@ class Block:
         if self.whole[index].rows == 1:  # revived rows come in steps that read everything
             chosen = sequence.reader.select(row, views)
             views = [self._chosen(part, rows, each) for each in chosen]
-            extra = sum(each.pages for each in chosen if isinstance(each, (Pages, Blocks)))
+            extra = sum(each.besides for each in chosen if not isinstance(each, (View, Copies)))
         read = sum(view.units for view in views)
         sequence.read_less |= read < units
         sequence.stats.units_read += sum(view.total for view in views) + extra * self.decoder.shape.kv_heads
@@ -160,9 +160,9 @@ class Block:
             stats.pairs_full += sequence.shape.q_heads * pairs
         return views
 
-    def _chosen(self, part: Segment, rows: Projected, answer: View | Pages | Blocks | Copies) -> View:
+    def _chosen(self, part: Segment, rows: Projected, answer: View | Pages | Ranked | Blocks | Copies) -> View:
         """The units that a reader has answered with, now that the rows have queries."""
-        if isinstance(answer, (Pages, Blocks)):
+        if isinstance(answer, (Pages, Ranked, Blocks)):
             cache = part.sequence.caches[self.layer]
             queries = rows.queries(part, answer.view.query_limit, cache.length if cache.compact else None)
             return answer.chosen(self.layer, queries)

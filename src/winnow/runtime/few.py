@@ -28,7 +28,7 @@ class Reads(NamedTuple):
     choices: np.ndarray | None
     most: int
     rows: int
-    pages: int
+    asked: int
 
 
 class FewRows:
@@ -75,7 +75,7 @@ class FewRows:
         vectors = shape.q_heads // shape.kv_heads * (1 if reads is None else reads.rows)
         work = 4 * work_floats(-(-vectors // ROWS) * ROWS, shape.head_dim)
         widest = max(shape.hidden, shape.mlp, shape.q_heads * shape.head_dim)
-        room = room_bytes(self._rows, widest, vectors, shape.head_dim, 0 if reads is None else reads.pages)
+        room = room_bytes(self._rows, widest, vectors, shape.head_dim, 0 if reads is None else reads.asked)
         tables = [None] * 5 if reads is None else reads[:5]
         frame, team = np.empty(t.FRAME, dtype=np.int64), np.zeros(TEAM, dtype=np.int64)
         frame[:] = (

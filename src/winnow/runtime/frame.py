@@ -116,9 +116,9 @@ class Frame:
         runs = np.concatenate(self._runs)
         shares, heads = (np.stack([getattr(cut, each) for cut in self._cuts]) + offsets for each in ("bounds", "heads"))
         choices = np.concatenate(self._choices)
-        pages = int(choices[..., t.PAGES].max())
+        asked = int(choices[..., t.ASKED].max())
         rows = int(runs[:, t.READERS].max())
-        reads = Reads(places, runs, shares, heads, choices if pages else None, int(pieces.max()), rows, pages)
+        reads = Reads(places, runs, shares, heads, choices if asked else None, int(pieces.max()), rows, asked)
         self._taken.take(self._first, len(pieces), t.BEFORE + t.ATTENTION + t.AFTER, reads)
         del turned  # its addresses were in `places`
         return self._taken.hidden
@@ -240,15 +240,10 @@ class Frame:
         """What rows choose in some layers, [layers, rows, kv_heads, t.CHOICE]."""
         kv_heads, choice = self._program.shape.kv_heads, reading.choice
         told = np.zeros((layers, segment.rows, kv_heads, t.CHOICE), dtype=np.int64)
-        if choice is None:
-            return told
-        first = np.array([(each.data_ptr(), *each.stride()[:2]) for each in choice.bounds], dtype=np.int64)
-        bound, head = (first[:, [1, 2]] * choice.bounds[0].itemsize).T
-        heads = np.arange(kv_heads)
-        least = first[:, :1] + head[:, None] * heads
-        told[:, 0, :, t.LEAST], told[:, 0, :, t.GREATEST] = least, least + bound[:, None]
-        told[..., t.PAGES : t.CHOSEN] = choice.bounds[0].shape[2], choice.page, choice.count
-        told[..., t.CHOSEN] = choice.index.ctypes.data + heads * choice.index.strides[0]
+        if choice is not None:
+            told[:, 0] = choice.facts
+            told[..., t.COUNT] = choice.count
+            told[:, 0, :, t.CHOSEN] = choice.index.ctypes.data + np.arange(kv_heads) * choice.index.strides[0]
         return told
 
 

@@ -1,7 +1,7 @@
 """What the rows of a decode step read in layers that are yet to be computed, as addresses for the kernel of few rows.
 
-It is found beforehand: as runs of units, as the numbers of units in a run, or as pages, of which the row's own query
-then chooses. Where positions have to be compared there is no answer, and the layer is not taken with others.
+It is found beforehand: as runs of units, as the numbers of units in a run, or as pages or units, of which the row's own
+query then chooses. Where positions have to be compared there is no answer, and the layer is not taken with others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from winnow.cache.quantized import QuantizedSlab
 from winnow.cache.ragged import RaggedSlab
 from winnow.cache.run import Units
 from winnow.cache.view import View
-from winnow.policies.read.base import Copies, Pages, Row
+from winnow.policies.read.base import Copies, Pages, Ranked, Row
 from winnow.runtime.segment import Segment
 from winnow.runtime.view import view_of
 
@@ -75,11 +75,12 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """Pages of which a row's query chooses in some layers: `best_pages()` for each, with these bounds, into `index`,
-    [kv_heads, count * page] int64."""
+    """What a row's query chooses in some layers: `count` pages or units, the numbers of its units into `index`,
+    [kv_heads, units] int64. facts: [layers, kv_heads, CHOICE], see `kernels/layers/tables.py`; held: what has to live
+    on for them."""
 
-    bounds: list[Tensor]
-    page: int
+    facts: np.ndarray
+    held: list[Any]
     count: int
     index: np.ndarray
 
@@ -93,9 +94,9 @@ class Told(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a row reads in some layers; units: over all of them and all KV heads, bounds of pages counted as the units
-    that they are as large as; less: not all that is kept; votes: the logits of a row that votes, [layers, q_heads,
-    units], where they go."""
+    """What a row reads in some layers; units: over all of them and all KV heads, what a choice reads besides counted as
+    the units that it is as large as; less: not all that is kept; votes: the logits of a row that votes, [layers,
+    q_heads, units], where they go."""
 
     runs: list[Run]
     units: int
@@ -186,7 +187,7 @@ def of_rows(segment: Segment, reading: Reading) -> list[Run]:
 
 def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list[View]) -> Reading | None:
     """What a row's reader selects of what it may see; the rest as of `reading_of`."""
-    row, runs, choice = _row(segment, caches[0], layer), [], None
+    row, runs, choice, besides = _row(segment, caches[0], layer), [], None, 0
     answer = segment.sequence.reader.select(row, seen)
     for each in answer:
         view = each if isinstance(each, View) else each.view
@@ -196,10 +197,10 @@ def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list
             runs.append(_run_of([each.of(at) for at in range(layer, layer + len(caches))], view.query_limit))
             continue
         found = list(_runs_of_view(caches, view))
-        if isinstance(each, Pages):
+        if isinstance(each, (Pages, Ranked)):
             if view.query_limit is not None:  # queries are rotated another way there
                 return None
-            choice = _choice(each, caches, layer)
+            choice, besides = _choice(each, caches, layer), each.besides
             firsts = accumulate((run.units[0] for run in found), initial=0)
             address = choice.index.ctypes.data
             found = [run.apart(each.units, address, first) for run, first in zip(found, firsts, strict=False)]
@@ -208,7 +209,7 @@ def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list
     less = read < sum(view.units for view in seen)
     heads = len(caches) * segment.sequence.shape.kv_heads
     if choice is not None:
-        return Reading(runs, heads * (read + choice.bounds[0].shape[2]), less, choice)
+        return Reading(runs, heads * (read + besides), less, choice)
     views = [each if isinstance(each, View) else each.view for each in answer]
     wanted = segment.sequence.reader.wants(row, views)
     if wanted is None:
@@ -220,15 +221,16 @@ def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list
     return Reading([*_kept(runs, logits)], heads * read, less, told=Told(row, views, logits[0]))
 
 
-def _choice(pages: Pages, caches: list[LayerCache], layer: int) -> Choice:
+def _choice(asked: Pages | Ranked, caches: list[LayerCache], layer: int) -> Choice:
     """What a row chooses among in layers from `layer` on, in which units stand alike."""
 
     def keys(cache: LayerCache, start: int, stop: int) -> Tensor:
-        first = _slot(pages.view, cache)
+        first = _slot(asked.view, cache)
         return cache.memory.read(first + start, first + stop)[0]
 
-    bounds = [pages.bounds(at, partial(keys, cache)) for at, cache in enumerate(caches, layer)]
-    return Choice(bounds, pages.page, pages.count, np.empty((len(bounds[0][0]), pages.units), dtype=np.int64))
+    facts, held = zip(*(asked.facts(at, partial(keys, cache)) for at, cache in enumerate(caches, layer)), strict=True)
+    index = np.empty((asked.view.kv_heads, asked.units), dtype=np.int64)
+    return Choice(np.stack(facts), [*held], asked.count, index)
 
 
 def _kept(runs: list[Run], logits: Tensor) -> Iterator[Run]:

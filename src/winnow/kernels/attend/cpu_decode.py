@@ -21,9 +21,10 @@ from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, ls
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.simd.arithmetic import fma, mul, splat
 from winnow.kernels.simd.kinds import HAS_BF16_DOT
-from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_bf16, store_f32, write_f32
+from winnow.kernels.simd.memory import ask_for, load_f32, read_f32, read_i64, store_bf16, store_f32, write_f32
 from winnow.kernels.simd.tiles import dot_tile, weigh_tile
 
+AHEAD = 16  # units that are asked for before they are read, where they lie apart
 PIECE = 64  # units; PIECE units of K and V with head_dim 128 are 32 KiB in bfloat16
 
 dots_1x16, dots_2x8, dots_4x4 = dot_tile(1, 16), dot_tile(2, 8), dot_tile(4, 4)
@@ -168,10 +169,18 @@ def hide_run(kept: int, start: int, stop: int) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def gather_piece(units: int, index: int, count: int, size: int, room: int) -> None:
-    """Put units of `size` bytes side by side: those whose numbers, counted from `units` on, are at `index`."""
+def gather_piece(k: int, v: int, index: int, count: int, left: int, size: int, keys: int, values: int) -> None:
+    """Put `count` units of `size` bytes side by side: those whose numbers, counted from k and v on, are at `index`,
+    where there are `left` in all; what comes next is asked for, since no hardware foresees it."""
     for j in range(count):
-        copy(units + size * read_i64(index + 8 * j), room + size * j, size)
+        if j + AHEAD < left:
+            following = size * read_i64(index + 8 * (j + AHEAD))
+            for line in range(0, size, 64):
+                ask_for(k + following + line)
+                ask_for(v + following + line)
+        place = size * read_i64(index + 8 * j)
+        copy(k + place, keys + size * j, size)
+        copy(v + place, values + size * j, size)
 
 
 @njit(cache=True, error_model="numpy")
@@ -205,8 +214,7 @@ def attend_run(
         keys, values, following = k + at * size, v + at * size, k + (at + PIECE) * size
         if index != 0:
             keys, values, following = room, room + PIECE * size, room
-            gather_piece(k, index + 8 * at, count, size, keys)
-            gather_piece(v, index + 8 * at, count, size, values)
+            gather_piece(k, v, index + 8 * at, count, stop - at, size, keys, values)
         take_dots(queries, keys, values, count, size, logits, vectors, half)
         lanes = (count + 15) // 16 * 16
         for i in range(vectors):

@@ -18,6 +18,7 @@ from winnow.kernels.layers.rows import add_share, gate_with, normalise, rotate
 from winnow.kernels.linear.cpu import linear_part
 from winnow.kernels.packed.cpu import OUT, packed_part
 from winnow.kernels.pages.cpu import choose_pages, room_floats
+from winnow.kernels.signs.cpu import choose_units, signs_floats
 from winnow.kernels.simd.kinds import HAS_BYTE_DOT
 from winnow.kernels.simd.memory import read_f32, read_i64
 from winnow.kernels.team import join, meet
@@ -185,14 +186,20 @@ def choose(frame: int, index: int, thread: int, qkv: int, half: bool) -> None:
     room = read_i64(frame + 8 * t.SCRATCH) + thread * read_i64(frame + 8 * t.SCRATCH_BYTES)
     for reader in range(thread, readers, threads):
         mine = read_i64(frame + 8 * t.CHOICES) + 8 * t.CHOICE * (index * readers + reader)
-        if read_i64(mine + 8 * t.PAGES) == 0:
-            continue
-        r, first = reader // kv_heads, reader % kv_heads * group
-        choose_pages(
-            qkv + wide * (r * (q_heads + 2 * kv_heads) + first), read_i64(mine + 8 * t.LEAST),
-            read_i64(mine + 8 * t.GREATEST), group, head_dim, read_i64(mine + 8 * t.PAGES), read_i64(mine + 8 * t.PAGE),
-            read_i64(mine + 8 * t.COUNT), read_i64(mine + 8 * t.CHOSEN), room, half,
-        )  # fmt: skip
+        asked, count = read_i64(mine + 8 * t.ASKED), read_i64(mine + 8 * t.COUNT)
+        page, chosen = read_i64(mine + 8 * t.PAGE), read_i64(mine + 8 * t.CHOSEN)
+        query = qkv + wide * (reader // kv_heads * (q_heads + 2 * kv_heads) + reader % kv_heads * group)
+        if page != 0:
+            choose_pages(
+                query, read_i64(mine + 8 * t.LEAST), read_i64(mine + 8 * t.GREATEST), group, head_dim, asked, page,
+                count, chosen, room, half,
+            )  # fmt: skip
+        elif asked != 0:
+            choose_units(
+                query, read_i64(mine + 8 * t.CODES), read_i64(mine + 8 * t.LENGTHS), read_i64(mine + 8 * t.CENTRE),
+                read_i64(mine + 8 * t.TURN), group, head_dim, read_i64(mine + 8 * t.SKIPPED), asked, count, chosen,
+                room, half,
+            )  # fmt: skip
 
 
 @njit(cache=True, error_model="numpy")
@@ -350,8 +357,10 @@ def layers_kernel(frame: int, layers: int, half: bool) -> None:
                 after_attention(frame, layer, first, size, half)
 
 
-def room_bytes(rows: int, widest: int, vectors: int, head_dim: int, pages: int) -> int:
+def room_bytes(rows: int, widest: int, vectors: int, head_dim: int, asked: int) -> int:
     """Scratch of one thread: for products of `rows` rows with at most `widest` columns or outputs, for a piece of units
-    that lie apart or are held as codes, read by `vectors` queries, for choosing among `pages` pages with as many."""
+    that lie apart or are held as codes, read by `vectors` queries, for choosing with as many among `asked` pages or
+    units."""
     products = OUT + 4 * rows * (2 * widest + 16)
-    return max(products, 4 * codes_floats(vectors, head_dim), 4 * room_floats(vectors, head_dim, pages))
+    choosing = max(room_floats(vectors, head_dim, asked), signs_floats(vectors, head_dim, asked))
+    return max(products, 4 * codes_floats(vectors, head_dim), 4 * choosing)

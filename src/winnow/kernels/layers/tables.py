@@ -42,10 +42,12 @@ READER, RUN_KEYS, RUN_VALUES, UNITS, LIMITED, INDEX, LOW, HIGH, KEPT, KEPT_ROW, 
 )
 RUN = 14
 
-# What a KV head of a row chooses by its query before it reads: the least and the greatest keys of the first page, how
-# many pages, the units of one, how many pages are chosen, and where the numbers of their units go. PAGES 0: nothing.
-LEAST, GREATEST, PAGES, PAGE, COUNT, CHOSEN = range(6)
-CHOICE = 6
+# What a KV head of a row chooses by its query before it reads: COUNT of ASKED pages, or units, and where the numbers of
+# their units go. ASKED 0: nothing. Of pages there are the units of one and the least and the greatest keys of the
+# first; PAGE 0: of units the signs of their keys (`kernels/signs`), lengths, centre, rotation, and how many of the
+# first block are SKIPPED.
+ASKED, COUNT, CHOSEN, PAGE, LEAST, GREATEST, CODES, LENGTHS, CENTRE, TURN, SKIPPED = range(11)
+CHOICE = 11
 
 # The whole call. HIDDEN: [ROWS, WIDTH], in and out; ROWS: 1 or a multiple of 4, of which LIVE are rows, the rest room.
 # SHARES: [layers, THREADS + 1], the runs each thread reads; HEADS: [layers, LIVE * KV_HEADS + 1], the runs of each

@@ -6,12 +6,14 @@ cpu.py        Numba: decode steps, also within the layers' kernel
 Source: Tang et al., Quest, arXiv:2406.10774, section 3.
 """
 
+import numpy as np
 from torch import Tensor
 
 from winnow.kernels.attend import kernel_for
+from winnow.kernels.layers import tables as t
 from winnow.kernels.pages.reference import best_pages_reference, highest
 
-__all__ = ["best_pages", "best_pages_reference", "highest"]
+__all__ = ["best_pages", "best_pages_reference", "facts_of_pages", "highest"]
 
 
 def best_pages(query: Tensor, least: Tensor, greatest: Tensor, page: int, count: int) -> Tensor:
@@ -40,3 +42,13 @@ def best_pages(query: Tensor, least: Tensor, greatest: Tensor, page: int, count:
 
         return best_pages_cpu(query, least, greatest, page, count)
     return best_pages_reference(query, least, greatest, page, count)
+
+
+def facts_of_pages(bounds: Tensor, page: int) -> np.ndarray:
+    """What the layers' kernel is told of them, [kv_heads, CHOICE], but for how many it is to choose. bounds: [2,
+    kv_heads, pages, head_dim], least and greatest."""
+    told = np.zeros((bounds.shape[1], t.CHOICE), dtype=np.int64)
+    heads = bounds.data_ptr() + bounds.stride(1) * bounds.itemsize * np.arange(bounds.shape[1])
+    told[:, t.LEAST], told[:, t.GREATEST] = heads, heads + bounds.stride(0) * bounds.itemsize
+    told[:, t.ASKED], told[:, t.PAGE] = bounds.shape[2], page
+    return told

@@ -5,15 +5,18 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from winnow.cache.run import Dense
 from winnow.cache.view import View
-from winnow.kernels.pages import best_pages
+from winnow.kernels.pages import best_pages, facts_of_pages
+from winnow.kernels.signs import Signs, best_units
 from winnow.policies.base import ModelShape, Policy, Services
 
 Probe = Literal["logits", "queries", "mass"]
+Keys = Callable[[int, int], Tensor]  # of units [start, stop): [kv_heads, units, head_dim]
 
 
 class TokenIndex(Protocol):
@@ -65,7 +68,7 @@ class Row:
 class Pages:
     """Units that the row's own query chooses: the `count` pages whose keys it could match best.
 
-    view: the pages, side by side, of `page` units each, with their keys as the row attends to them. bounds: the least
+    view: the pages, side by side, of `page` units each, with their keys as the row attends to them. known: the least
     and the greatest keys of the pages in a layer, [2, kv_heads, pages, head_dim]; told which layer, and how to look at
     the keys there of units [start, stop) of the view, where pages are new.
     """
@@ -73,7 +76,7 @@ class Pages:
     view: View
     page: int
     count: int
-    bounds: Callable[[int, Callable[[int, int], Tensor]], Tensor]
+    known: Callable[[int, Keys], Tensor]
 
     @property
     def units(self) -> int:
@@ -81,15 +84,50 @@ class Pages:
         return self.page * self.count
 
     @property
-    def pages(self) -> int:
-        """Among which it chooses. Their bounds have the bytes of a unit each, and are read besides."""
+    def besides(self) -> int:
+        """Per KV head, what is read to choose, as units: the bounds of a page have the bytes of one."""
         return self.view.units // self.page
+
+    def facts(self, layer: int, keys: Keys) -> tuple[np.ndarray, Tensor]:
+        """What the layers' kernel is told, [kv_heads, CHOICE], but for COUNT and CHOSEN; and what has to live on."""
+        bounds = self.known(layer, keys)
+        return facts_of_pages(bounds, self.page), bounds
 
     def chosen(self, layer: int, queries: Tensor) -> View:
         """What a row with this query, [1, q_heads, head_dim], reads in a layer."""
         keys = self.view.keys
-        least, greatest = self.bounds(layer, lambda start, stop: keys[:, start:stop])
+        least, greatest = self.known(layer, lambda start, stop: keys[:, start:stop])
         return self.view.chosen(best_pages(queries[-1], least, greatest, self.page, self.count))
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Units that the row's own query chooses: the `count` that it matches best by the signs of their keys.
+
+    view: among which it chooses, with their keys as the row attends to them. known: the signs in a layer, told what
+    `Pages.known` is told. besides: as of `Pages`.
+    """
+
+    view: View
+    count: int
+    known: Callable[[int, Keys], Signs]
+    besides: int
+
+    @property
+    def units(self) -> int:
+        """Per KV head, that are read."""
+        return self.count
+
+    def facts(self, layer: int, keys: Keys) -> tuple[np.ndarray, Signs]:
+        """As of `Pages`."""
+        signs = self.known(layer, keys)
+        return signs.facts, signs
+
+    def chosen(self, layer: int, queries: Tensor) -> View:
+        """As of `Pages`."""
+        keys = self.view.keys
+        signs = self.known(layer, lambda start, stop: keys[:, start:stop])
+        return self.view.chosen(best_units(queries[-1], signs, self.count))
 
 
 @dataclass(frozen=True)
@@ -107,7 +145,7 @@ class Blocks:
     count: int
     vectors: Tensor
 
-    pages = 0  # that are looked at besides, as units
+    besides = 0  # the vectors are nobody's units
 
     @property
     def units(self) -> int:
@@ -190,7 +228,7 @@ class Reader:
         """
         return None
 
-    def select(self, row: Row, views: list[View]) -> Sequence[View | Pages | Blocks | Copies]:
+    def select(self, row: Row, views: list[View]) -> Sequence[View | Pages | Ranked | Blocks | Copies]:
         """What the row of a decode step reads of `views`, all that it may see; the same list: all of it. With
         `ReadPolicy.whole`, also what rows of a prompt read together, the last of which is told.
 

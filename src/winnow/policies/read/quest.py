@@ -1,6 +1,6 @@
 """Quest: bounds on the keys of a page say which pages the current query could match best."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from winnow.cache.view import View
 from winnow.parameters import Count, Natural
 from winnow.policies.base import ModelShape, Services
 from winnow.policies.compute.base import Deep
-from winnow.policies.read.base import Pages, Reader, ReadPolicy, Row
+from winnow.policies.read.base import Keys, Pages, Reader, ReadPolicy, Row
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class QuestReader(Reader):
         start, stop = -(-first // page), (first + view.units - 1) // page  # complete pages, but for the newest
         begin, end = start * page - first, stop * page - first
 
-        def bounds(layer: int, keys: Callable[[int, int], Tensor]) -> Tensor:
+        def bounds(layer: int, keys: Keys) -> Tensor:
             return self._bounds.setdefault(layer, Bounds(page)).follow(keys, start, stop)
 
         complete = row.ready(view).between(begin, end)
@@ -130,7 +130,7 @@ class Bounds:
         """Bytes of the most bounds held at once."""
         return 0 if self._held is None else self._held[:, :, 0].nbytes * self._peak
 
-    def follow(self, keys: Callable[[int, int], Tensor], start: int, stop: int) -> Tensor:
+    def follow(self, keys: Keys, start: int, stop: int) -> Tensor:
         """The bounds of pages `[start, stop)`, [2, kv_heads, pages, head_dim]; those before are forgotten.
 
         keys: of units of these pages, [kv_heads, units, head_dim]; a page that is known is not looked at again.
