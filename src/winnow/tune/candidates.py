@@ -25,6 +25,16 @@ class Share:
         return max(1, round(self.of * prompt / STEP)) * STEP
 
 
+@dataclass(frozen=True)
+class Depth:
+    """A layer, by the share of the layers that are below it."""
+
+    of: float
+
+    def layer(self, layers: int) -> int:
+        return max(1, round(self.of * layers))
+
+
 def _budgets(*shares: float, **others: Any) -> list[dict[str, Any]]:
     return [{"budget": Share(share), **others} for share in shares]
 
@@ -32,12 +42,21 @@ def _budgets(*shares: float, **others: Any) -> list[dict[str, Any]]:
 # Of snapkv for prompts that do not end with what is asked.
 UNASKED = {"chunk": 512, "local": None, "window": 32, "kernel": 5, "pooling": "avg"}
 
+# By which tokens go on that any of the last ones looks for, and what stands beside them.
+VOTES = {"kernel": 31, "voters": 32, "votes": "max"}
+FOUND = {"window": Share(1 / 8), "pooling": "max", "sink": 4, **VOTES}
+
 # What is tried of a policy: each stands here, or in LEFT_OUT with the reason.
 GRID: dict[str, list[dict[str, Any]]] = {
     "prompt_compression": [{}],
-    "lazyllm": [{"cumulative": [0.8, 0.6, 0.4], "kernel": 31}, {}, {"keep": 0.6}, {"keep": 0.8, "kernel": 31}],
+    "lazyllm": [{"cumulative": [0.8, 0.6, 0.4], **VOTES}, {}, {"keep": 0.6}, {"keep": 0.8, "kernel": 31}],
     "static_prune": [{"keep": 0.5, "kernel": 31}, {"keep": 0.7}],
-    "fastkv": [{"keep": 0.5}, {}],
+    "fastkv": [
+        {"keep": 0.6, "layer": Depth(1 / 4), **FOUND},
+        {"keep": 0.5},
+        {},
+        {"keep": 0.4, "layer": Depth(1 / 4), **FOUND},
+    ],
     "speed": [{"cutoff": 0.5}, {"cutoff": 0.625}, {"cutoff": 0.75}, {"cutoff": 0.875}],
     "pop": [{"cutoff": 0.75}, {"cutoff": 0.875}],
     "streaming": [{"recent": Share(1 / 2)}, {"recent": Share(1 / 4)}],
@@ -65,10 +84,11 @@ GRID: dict[str, list[dict[str, Any]]] = {
     "flexprefill": [{}, {"gamma": 0.95}],
     "slowfast": [*_budgets(1 / 4, 1 / 8), *_budgets(1 / 4, 1 / 8, interval=4, min_gap=4)],
     "quest": _budgets(1 / 4, 1 / 8, 1 / 16),
+    "sketch": _budgets(1 / 4, 1 / 8, 1 / 16),
     "tidal": _budgets(1 / 8, 1 / 16),
     "infllm": [{"recent": Share(1 / 4)}, {"recent": Share(1 / 8)}],
     "indexer": _budgets(1 / 4, 1 / 8, 1 / 16),
-    "quantized": [{"bits": 8}, {}],
+    "quantized": [{"bits": 8}, {}, {"value_bits": 2, "group": 64, "value_group": 32, "residual": 0, "chunk": 64}],
 }
 # Nobody would run these but to compare with them.
 LEFT_OUT: dict[str, str] = {
@@ -100,7 +120,7 @@ def single_plans(llm: LLM, cases: Sequence[Case]) -> Found:
             continue
         for turn, parameters in enumerate(GRID[name]):
             try:
-                plan = Plan.parse(_spelt(name, parameters, median))
+                plan = Plan.parse(_spelt(name, parameters, median, llm.decoder.shape.layers))
                 _check(llm, plan, cases)
             except (PlanError, ModelError, InputError) as error:
                 reasons.setdefault(name, str(error))
@@ -135,9 +155,13 @@ def verb_of(plan: Plan) -> str:
     return next(verb for verb, policy in plan.policies.items() if not policy.identity)
 
 
-def _spelt(name: str, parameters: Mapping[str, Any], prompt: int) -> str:
-    values = {key: value.count(prompt) if isinstance(value, Share) else value for key, value in parameters.items()}
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
+def _spelt(name: str, parameters: Mapping[str, Any], prompt: int, layers: int) -> str:
+    def settled(value: Any) -> Any:
+        if isinstance(value, Share):
+            return value.count(prompt)
+        return value.layer(layers) if isinstance(value, Depth) else value
+
+    return f"{name}({', '.join(f'{key}={settled(value)!r}' for key, value in parameters.items())})"
 
 
 def _check(llm: LLM, plan: Plan, cases: Sequence[Case]) -> None:
