@@ -111,6 +111,7 @@ RESULTS_IN_ORDER = (
     Result("prefill-beyond", 25, quoted=("results/prefill.md", "prefill-beyond.json")),
     Result("needles-smollm2", 4, quoted=("diagnose.md", "needles-smollm2.json")),
     Result("quality-votes", 35, _quality("votes", "-n 10 -w 1")),
+    Result("quality-reads", 20, _quality("reads", "-n 10 -w 1")),
     Result("quality-keep", 20, _quality("keep")),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 90, _validated("rows", "bytes", "pairs", "composed")),

@@ -100,4 +100,5 @@ def chosen(told: Record) -> str:
 
 BLOCKS = {name: Block(arms, (f"{name}.json",)) for name in ("quality-keep", "quality-compute")}
 BLOCKS["quality-votes"] = Block(measured, ("quality-votes.json",))
+BLOCKS["quality-reads"] = Block(measured, ("quality-reads.json",))
 BLOCKS["quality-chosen"] = Block(chosen, ("quality-chosen.json",))
