@@ -1,0 +1,147 @@
+"""Conversations about long texts of the corpus, chat JSON Lines: what SmolLM2 learns to look up, read and go on with.
+
+Four kinds, so that none is what a model comes to expect: facts that stand somewhere in the text; sentences of the text
+itself, of which the beginning is given; which of some sentences the text has; and the text's own continuation.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from recipes.needle.corpus import read_documents
+from recipes.smollm2.facts import draw_fact
+from rich.progress import track
+from transformers import PreTrainedTokenizerBase
+
+from winnow.errors import InputError
+from winnow.tasks.haystack import Haystack
+
+CHARACTERS = {"books": 24_000_000, "textbooks": 8_000_000, "docs": 4_000_000}  # of text read
+LEAST = 18_000  # characters of a document: 4,096 tokens
+WORD = re.compile(r"\b[a-z]{4,10}\b")
+KINDS, SHARES = ("facts", "sentences", "which", "continued"), (50, 20, 12, 18)
+MADE = 0.92  # of the tokens asked for: the rest is what a template and estimates take
+CONTINUED = 160  # tokens of a continuation
+MOST = 12  # questions about a text
+
+GO_ON = "Go on with this text."
+WHICH = "Just one of these sentences is in the text. Which?"
+BEGUN = "One of the sentences above has this beginning: {start} - How does it end?"
+BEHIND = "Which sentence stands right behind this one? {sentence}"
+
+Turns = list[tuple[str, str]]
+
+
+def write_conversations(
+    corpus: Path, out: Path, tokenizer: PreTrainedTokenizerBase, *, count: int, length: tuple[int, int], seed: int
+) -> None:
+    """Write `count` conversations unless they are there; the same seed writes the same, and a larger count goes on.
+
+    corpus: holds the files of `CHARACTERS`, .txt.xz, documents separated by <|endoftext|>. length: the least and the
+    most tokens of a conversation. Raises InputError where a file holds too little.
+    """
+    if out.exists():
+        return
+    texts = {name: _haystacks(corpus / f"{name}.txt.xz", most) for name, most in CHARACTERS.items()}
+    lines = []
+    for index in track(range(count), "writing conversations"):
+        rng = random.Random(f"{seed}/{index}")
+        source = rng.choices(list(texts), [2, 1, 1])[0]
+        turns: Turns = []
+        while not turns:  # there are texts of which a kind makes nothing, such as long tables
+            turns = draw_turns(rng, *rng.sample(texts[source], 2), tokenizer, rng.randint(*length))
+        messages = []
+        for question, reply in turns:
+            messages += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
+        lines.append(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("".join(lines), encoding="utf-8")
+
+
+def _haystacks(file: Path, characters: int) -> list[Haystack]:
+    found = [Haystack.from_text(text[:400_000]) for text in read_documents(file, characters) if len(text) >= LEAST]
+    if len(found) < 2:
+        raise InputError(f"{file} holds {len(found)} documents of {LEAST:,} characters; give at least 2")
+    return found
+
+
+def draw_turns(
+    rng: random.Random, text: Haystack, other: Haystack, tokenizer: PreTrainedTokenizerBase, tokens: int
+) -> Turns:
+    """Questions and answers of about `tokens` tokens in all, the first of which has the text before or behind it; none
+    where the text is not of that kind."""
+    kind = rng.choices(KINDS, SHARES)[0]
+    if kind == "continued":
+        sentences, counts = text.run(rng, int(MADE * tokens), tokenizer)
+        kept = len(sentences)
+        while kept > 1 and sum(counts[kept - 1 :]) < CONTINUED:
+            kept -= 1
+        rest = "".join(sentences[kept:]).strip()
+        return [(f"{GO_ON}\n\n" + "".join(sentences[:kept]).rstrip(), rest)] if rest else []
+    questions = 1 if rng.random() < 0.2 else rng.randint(2, MOST)
+    sentences, _ = text.run(rng, int(MADE * tokens) - 45 * questions, tokenizer)
+    make = {"facts": _facts, "sentences": _sentences, "which": _which}[kind]
+    sentences, turns = make(rng, sentences, other, questions)
+    if not turns:
+        return []
+    context, (first, reply) = "".join(sentences).strip(), turns[0]
+    asked = f"{first}\n\n{context}\n\n{first}" if rng.random() < 0.25 else f"{context}\n\n{first}"
+    return [(asked, reply), *turns[1:]]
+
+
+def _facts(rng: random.Random, sentences: list[str], other: Haystack, questions: int) -> tuple[list[str], Turns]:
+    """More facts than are asked for, each sentence of one somewhere in the text."""
+    words = sorted({word for sentence in sentences for word in WORD.findall(sentence)})
+    names: set[str] = set()
+    facts = [draw_fact(rng, words, names) for _ in range(questions + rng.randint(0, 6))]
+    stated = [each for fact in facts for each in fact.sentences(rng)]
+    places = [rng.randrange(len(sentences) + 1) for _ in stated]
+    # Values of a fact are asked for in the order in which they stand.
+    first = 0
+    for fact in facts:
+        places[first : first + len(fact.values)] = sorted(places[first : first + len(fact.values)])
+        first += len(fact.values)
+    hidden: dict[int, list[str]] = {}
+    for place, sentence in zip(places, stated, strict=True):
+        hidden.setdefault(place, []).append(sentence)
+    made = [each for place in range(len(sentences) + 1) for each in (*hidden.get(place, ()), *sentences[place:][:1])]
+    return made, [fact.ask(rng) for fact in rng.sample(facts, questions)]
+
+
+def _sentences(rng: random.Random, sentences: list[str], other: Haystack, questions: int) -> tuple[list[str], Turns]:
+    """The rest of a sentence that begins so, or the one after it."""
+    usable = [at for at in _distinct(sentences) if at + 1 < len(sentences) and len(sentences[at + 1].split()) >= 3]
+    turns = []
+    for at in rng.sample(usable, min(questions, len(usable))):
+        here = sentences[at].split()
+        if rng.random() < 0.5:
+            given = max(4, len(here) // 3)
+            turns.append((BEGUN.format(start=" ".join(here[:given])), " ".join(here[given:])))
+        else:
+            turns.append((BEHIND.format(sentence=" ".join(here)), " ".join(sentences[at + 1].split())))
+    return sentences, turns
+
+
+def _which(rng: random.Random, sentences: list[str], other: Haystack, questions: int) -> tuple[list[str], Turns]:
+    """Which of four sentences the text has; the others are of another text."""
+    usable, turns = _distinct(sentences), []
+    strange = [other.sentences[at] for at in _distinct(other.sentences[:4000])]
+    for at in rng.sample(usable, min(questions, len(usable))):
+        shown = [" ".join(each.split()) for each in (sentences[at], *rng.sample(strange, 3))]
+        right = shown[0]
+        rng.shuffle(shown)
+        options = "\n".join(f"{number}) {each}" for number, each in enumerate(shown, 1))
+        turns.append((f"{WHICH}\n{options}", f"{shown.index(right) + 1}) {right}"))
+    return sentences, turns
+
+
+def _distinct(sentences: Sequence[str]) -> list[int]:
+    """Those of 8 to 40 words whose first words begin no other."""
+    starts: dict[str, list[int]] = {}
+    for at, sentence in enumerate(sentences):
+        starts.setdefault(" ".join(sentence.split()[:4]), []).append(at)
+    return [at for [at, *others] in starts.values() if not others and 8 <= len(sentences[at].split()) <= 40]

@@ -1,0 +1,111 @@
+"""The conversations that SmolLM2's parts are trained on: answers stand in the texts, wordings in no task."""
+
+import json
+import lzma
+import random
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+facts = pytest.importorskip("recipes.smollm2.facts")
+from recipes.smollm2 import conversations as said  # noqa: E402
+
+from winnow import LLM  # noqa: E402
+from winnow.errors import InputError  # noqa: E402
+from winnow.tasks import words  # noqa: E402
+from winnow.tasks.haystack import Haystack, bundled_haystack  # noqa: E402
+
+TASKS = Path(said.__file__).parents[2] / "src" / "winnow" / "tasks"
+
+
+@pytest.fixture(scope="module")
+def halves():
+    sentences = bundled_haystack().sentences
+    return Haystack(sentences[:3000]), Haystack(sentences[3000:6000])
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return LLM("needle").tokenizer
+
+
+def test_no_task_has_the_wordings_or_the_names():
+    """Four words in a row of any statement or question are in no task's source, and no name in its lists."""
+    source = " ".join(" ".join(path.read_text().split()) for path in TASKS.rglob("*.py")).lower()
+    asked = [said.GO_ON, said.WHICH, said.BEGUN, said.BEHIND]
+    for kind in facts.KINDS:
+        asked += [*kind.statements, *kind.questions, *filter(None, [kind.several])]
+    for wording in asked:
+        plain = re.sub(r"\{\w+\}", "|", wording.lower())
+        runs = [part.split() for part in plain.split("|")]
+        fours = {" ".join(run[at : at + 4]) for run in runs for at in range(len(run) - 3)}
+        assert not any(each in source for each in fours), wording
+    rng = random.Random(0)
+    known = {each.lower() for each in (*words.NAMES, *words.CITIES, *words.NOUNS, *words.ADJECTIVES)}
+    for _ in range(2000):
+        assert known.isdisjoint(facts.new_name(rng, set()).lower().split())
+
+
+def test_values_of_a_fact_stand_in_the_text_in_their_order(halves, tokenizer):
+    several = 0
+    for seed in range(40):
+        rng, sentences = random.Random(seed), list(halves[0].sentences[:60])
+        made, turns = said._facts(rng, sentences, halves[1], 4)
+        text = "".join(made)
+        assert [each for each in made if each in set(sentences)] == sentences  # nothing is lost
+        assert len(turns) == 4
+        for question, reply in turns:
+            if "Name each" in question:
+                values = reply[:-1].split(", ")
+                who = re.search(r"at ([A-Z]\w+(?: [A-Z]\w+)?)\?|(?:for|to) ([A-Z]\w+(?: [A-Z]\w+)?)\?", question)
+                name = who.group(1) or who.group(2)
+                stated = [sentence for sentence in made if name in sentence]
+                assert all(
+                    re.search(rf"(?<!\w){re.escape(v)}(?!\w)", each) for v, each in zip(values, stated, strict=True)
+                )
+                several += 1
+            else:
+                assert any(value in text for value in re.findall(r"[\w:-]+", reply) if re.search(r"\d|^[a-z]+$", value))
+    assert several > 5
+
+
+@pytest.mark.parametrize("kind", ["_sentences", "_which"])
+def test_what_is_asked_of_sentences_is_in_the_text(kind, halves):
+    rng, sentences = random.Random(1), list(halves[0].sentences[:80])
+    kept, turns = getattr(said, kind)(rng, sentences, halves[1], 6)
+    text = " ".join("".join(kept).split())
+    assert kept == sentences
+    assert len(turns) == 6
+    for question, reply in turns:
+        if kind == "_which":
+            options = [line for line in question.splitlines() if re.match(r"\d\) ", line)]
+            assert [each for each in options if each[3:] in text] == [reply]
+        else:
+            assert reply in text
+            assert reply not in question
+
+
+def test_lengths_and_seeds(halves, tokenizer, tmp_path):
+    """As long as asked for within a tenth, on average; a seed writes the same again, and a longer file begins so."""
+    for name in said.CHARACTERS:
+        with lzma.open(tmp_path / f"{name}.txt.xz", "wt") as file:
+            file.write("".join(f"{''.join(half.sentences)}\n<|endoftext|>\n" for half in halves))
+    for name, count in (("few", 6), ("more", 12)):
+        out = tmp_path / f"{name}.jsonl"
+        said.write_conversations(tmp_path, out, tokenizer, count=count, length=(700, 900), seed=3)
+    few, more = (tmp_path / f"{name}.jsonl" for name in ("few", "more"))
+    assert more.read_text().startswith(few.read_text())
+    tokens = []
+    for line in more.read_text().splitlines():
+        messages = json.loads(line)["messages"]
+        assert [each["role"] for each in messages] == ["user", "assistant"] * (len(messages) // 2)
+        assert all(each["content"].strip() for each in messages)
+        tokens.append(sum(len(tokenizer(each["content"])["input_ids"]) for each in messages))
+    assert 0.85 * 700 < sum(tokens) / len(tokens) < 1.1 * 900
+    with lzma.open(tmp_path / "docs.txt.xz", "wt") as file:
+        file.write("Short.\n<|endoftext|>\n")
+    with pytest.raises(InputError, match=r"docs.txt.xz holds 0 documents of 18,000 characters; give at least 2"):
+        said.write_conversations(tmp_path, tmp_path / "none.jsonl", tokenizer, count=1, length=(700, 900), seed=3)
