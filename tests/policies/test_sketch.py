@@ -42,15 +42,14 @@ def chosen(policy, first, q, k, centre):
 
 
 def rule(policy, shape):
-    """Of stock attention; a layer's centre is of the keys that it sketches first: as the prompt ends, if it can."""
+    """Of stock attention; a layer's centre is of the keys that it sketches first."""
     centres = {}
 
     def reads(look):
         if look.units <= policy.budget:
             return look.everything(), 0
-        at_first = look.units if look.window or policy.budget > PROMPT else PROMPT
-        sketched = (look.first + at_first - policy.recent) // policy.lag * policy.lag - look.first
-        centre = centres.setdefault(look.layer, look.k[:, policy.sink : sketched].mean(1))
+        stop = (look.first + look.units - policy.recent) // policy.lag * policy.lag - look.first
+        centre = centres.setdefault(look.layer, look.k[:, policy.sink : stop].mean(1))
         read, sketched = chosen(policy, look.first, look.q, look.k, centre)
         return read, -(-sketched * (2 * shape.head_dim + 32) // (16 * shape.unit_bytes))
 
@@ -58,7 +57,7 @@ def rule(policy, shape):
 
 
 @covered(
-    (("budget", "sink", "recent", "lag"), [(12, 2, 4, 4), (9, 0, 1, 1), (20, 1, 2, 17), (36, 4, 8, 16)]),
+    (("budget", "sink", "recent", "lag"), [(12, 2, 3, 4), (9, 0, 1, 1), (20, 1, 2, 17), (36, 4, 8, 16)]),
     name=["llama", "mistral", "gemma2", "smollm3", "gpt_oss"],
 )
 def test_equals_the_reference(name, budget, sink, recent, lag, text):

@@ -269,29 +269,28 @@ class Sequence:
             self._quantize(decoder, range(self.shape.layers), self.position)
 
     def quantize_done(self, decoder: Decoder, layers: range, known: int) -> None:
-        """The same of layers with which rows of a prompt are done, as soon as they are: what came is there as it came
-        in one layer at a time."""
+        """The same of layers with which the last rows of a prompt are done, as soon as they are: where its tokens have
+        come all at once, what came before is so in one layer at a time."""
         if self.settles_at(known):
             self.note()
             self._quantize(decoder, layers, known)
 
     def settles_at(self, known: int) -> bool:
-        """Whether units change at the end of the step that comes to so many tokens of the prompt."""
+        """Whether the step that comes to so many tokens is the last one of the prompt, and units change at its end."""
         store = self.settling
-        if store is None or not self.position < known <= self.prompt or self.repeat is not None:
+        if store is None or not known == self.prompt > self.position or self.repeat is not None:
             return False
-        return store.next_change(self.position, self.prompt) == known and (known == self.prompt or not self._forgets)
+        return store.next_change(self.position, self.prompt) == known
 
     def _quantize(self, decoder: Decoder, layers: range, known: int) -> None:
         if (store := self.settling) is None:
             return
         following = store.next_change(known, self.prompt)
-        room = 0 if following is None or known < self.prompt else following - known
+        room = 0 if following is None else following - known
         for layer in layers:
-            shared = layer + 1 < self.shape.layers and self.caches[layer + 1] is self.caches[layer]
-            if not shared and not self.evictions_ahead(layer):
+            if self.holder(layer) == layer and not self.evictions_ahead(layer):
                 if not self.caches[layer].rotated:
-                    settle(decoder, self, self.holder(layer))
+                    settle(decoder, self, layer)
                 self.caches[layer].quantize(store.residual, store.group, room)
 
     @property

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
@@ -16,7 +16,7 @@ from winnow.kernels.signs import BLOCK, CHANNELS, Signs, pack, signs_of
 from winnow.parameters import Count, Natural
 from winnow.policies.base import ModelShape, Services
 from winnow.policies.compute.base import Deep
-from winnow.policies.read.base import Keys, Observed, Probe, Ranked, Reader, ReadPolicy, Row
+from winnow.policies.read.base import Keys, Ranked, Reader, ReadPolicy, Row
 
 LENGTH = 2  # bytes of the length of a key
 
@@ -29,12 +29,11 @@ class Sketch(ReadPolicy):
     always read, the current one included. lag: so many units are sketched at a time; those that wait for others are
     read like recent ones.
 
-    Keys are first sketched as the prompt ends, or, in layers with a window and where a policy forgets units then, in
-    the first step that reads less than all; c is their mean in a layer. Of a key k are held the signs of y = R (k - c),
-    a bit for each of head_dim channels, and t = |y|^2 / |y|_1 in 16 bits; R is one rotation, drawn at random, for all
-    models. A query q matches it by q . c + t sum over channels i of sign(y_i) (R q)_i, these rounded to eight bits, an
-    estimate of q . k without bias. A unit is chosen for a KV head, by the highest estimate of the query heads that
-    share it.
+    When a layer is first asked for less than all, c is the mean of the keys that are to be sketched. Of a key k are
+    held the signs of y = R (k - c), a bit for each of head_dim channels, and t = |y|^2 / |y|_1 in 16 bits; R is one
+    rotation, drawn at random, for all models. A query q matches it by q . c + t sum over channels i of sign(y_i)
+    (R q)_i, these rounded to eight bits, an estimate of q . k without bias. A unit is chosen for a KV head, by the
+    highest estimate of the query heads that share it.
 
     With n units a layer reads all per KV head if n <= budget. Otherwise it reads `budget` of them, among these the sink
     and the newest r = recent + (first + n - recent) % lag, `first` being the number of the first unit there is, counted
@@ -99,29 +98,10 @@ class SketchReader(Reader):
     def alike(self, layer: int) -> object:
         return True
 
-    def wants(self, row: Row, views: list[View]) -> Probe | None:
-        view = views[-1]
-        whole = view.window is None and view.place is not None and view.units >= self._policy.budget
-        return "queries" if whole and row.last and not row.decode else None
-
-    def observe(self, row: Row, views: list[View], observed: Observed) -> None:
-        """The prompt ends. What the next step will ask for is its work, and not that of the first token after it."""
-        _, known = self._known(row, views[-1])
-        inner = row.ready(views[-1]).between(self._policy.sink, views[-1].units).keys
-        known(row.layer, lambda start, stop: inner[:, start:stop])
-
     def select(self, row: Row, views: list[View]) -> Sequence[View | Ranked]:
         *others, view = views
         if view.units <= self._policy.budget:
             return views
-        sink, (stop, known) = self._policy.sink, self._known(row, view)
-        count = self._policy.budget - sink - (view.units - stop)
-        ranked = Ranked(row.ready(view).between(sink, stop), count, known, math.ceil(self._share * (stop - sink)))
-        front = [view.between(0, sink)] if sink else []
-        return [*others, *front, ranked, view.between(stop, view.units)]
-
-    def _known(self, row: Row, view: View) -> tuple[int, Callable[[int, Keys], Signs]]:
-        """Up to which unit of a view there are sketches, and what looks them up, from behind the sink on."""
         assert view.place is not None
         assert not view.gathered  # only revivals leave units out
         sink, recent, lag = self._policy.sink, self._policy.recent, self._policy.lag
@@ -131,7 +111,10 @@ class SketchReader(Reader):
         def known(layer: int, keys: Keys) -> Signs:
             return self._sketches.setdefault(layer, Sketches()).follow(keys, first + sink, first + stop)
 
-        return stop, known
+        count = self._policy.budget - sink - (view.units - stop)
+        ranked = Ranked(row.ready(view).between(sink, stop), count, known, math.ceil(self._share * (stop - sink)))
+        front = [view.between(0, sink)] if sink else []
+        return [*others, *front, ranked, view.between(stop, view.units)]
 
     def reset(self) -> None:
         self._sketches.clear()
