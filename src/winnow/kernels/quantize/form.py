@@ -7,7 +7,6 @@ from torch import Tensor
 
 Axis = Literal["channel", "token"]
 Side = Literal["keys", "values"]
-SIDES: tuple[Side, Side] = ("keys", "values")
 BLOCK = 16  # units whose codes lie interleaved
 
 
@@ -44,7 +43,8 @@ class Form:
     @property
     def unit_bytes(self) -> int:
         """Of a unit, key and value: bits / 8 + 4 / group for each of their elements."""
-        return sum(self.row_bytes(side) + 4 * self.head_dim // self.group_of(side) for side in SIDES)
+        sides: tuple[Side, Side] = ("keys", "values")
+        return sum(self.row_bytes(side) + 4 * self.head_dim // self.group_of(side) for side in sides)
 
     def axis(self, side: Side) -> Axis:
         return self.keys if side == "keys" else self.values
