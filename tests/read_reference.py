@@ -16,6 +16,19 @@ from winnow import LLM, Plan
 from winnow.engine.services import admit
 
 PROMPT = 31
+OVER_OTHERS = {
+    "others": [
+        "streaming(sink=3, recent=14)",  # loses its oldest unit at every step
+        "streaming(sink=16, recent=14)",  # has more in front
+        "locret(budget=12, chunk=6, local=4)",  # every head has its own units
+        "locret(budget=12, chunk=6, local=4, decode_chunk=3)",  # they change, and keys are held unrotated
+        "snapkv(budget=12, chunk=6, window=2, local=4, decode_chunk=None)",
+        "static_prune(keep=0.5, layers=2)",
+        "speed(cutoff=2, decode_from='last:12')",
+        "speed(cutoff=2, decode_from='last:12', self_only=True)",
+    ],
+    "name": ["llama", "mistral"],
+}  # plans whose caches change under a reader
 
 
 @dataclass(frozen=True)

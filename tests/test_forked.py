@@ -19,12 +19,12 @@ def program():
     return forked.python(LEAN)
 
 
-def asked(program, code):
-    """A connection that has asked for a process that runs `code`, and read nothing."""
+def asked(program):
+    """A connection, and a request for a process that ends at once."""
     place = shlex.split(Path(program).read_text().splitlines()[1])[-2]
     client = socket.socket(socket.AF_UNIX)
     client.connect(place)
-    told = {"arguments": ["-c", code], "folder": os.getcwd(), "environment": dict(os.environ), "files": [0, 1, 2],
+    told = {"arguments": ["-c", "pass"], "folder": os.getcwd(), "environment": dict(os.environ), "files": [0, 1, 2],
             "limits": [], "interrupted": True, "blocked": []}  # fmt: skip
     return client, json.dumps(told).encode()
 
@@ -40,7 +40,7 @@ def cut(client, sent):
 @pytest.mark.parametrize("share", [0, 4, 40, None])
 def test_who_leaves_while_asking(program, share):
     """Nothing, the length alone, a part, or all of a request was sent; the next one is served all the same."""
-    client, request = asked(program, "pass")
+    client, request = asked(program)
     cut(client, (len(request).to_bytes(4, "big") + request)[:share])
     assert forked.run([["-c", "print(5)"]], program)[0].out == "5\n"
 
@@ -48,7 +48,7 @@ def test_who_leaves_while_asking(program, share):
 def test_who_leaves_as_the_process_ends(program):
     """Whichever the server hears of first: it used to tell the code to someone who was gone, and died of that."""
     for _ in range(40):
-        client, request = asked(program, "pass")
+        client, request = asked(program)
         cut(client, len(request).to_bytes(4, "big") + request)
     ended = forked.run([["-c", f"raise SystemExit({code})"] for code in (0, 3)], program)
     assert [each.code for each in ended] == [0, 3]

@@ -39,7 +39,7 @@ Turns = list[tuple[str, str]]
 def write_conversations(
     corpus: Path, out: Path, tokenizer: PreTrainedTokenizerBase, *, count: int, length: tuple[int, int], seed: int
 ) -> None:
-    """Write `count` conversations unless they are there; the same seed writes the same, and a larger count goes on.
+    """Write `count` conversations unless they are there; a seed writes the same again, as a larger count begins.
 
     corpus: holds the files of `CHARACTERS`, .txt.xz, documents separated by <|endoftext|>. length: the least and the
     most tokens of a conversation. Raises InputError where a file holds too little.
@@ -98,16 +98,12 @@ def _facts(rng: random.Random, sentences: list[str], other: Haystack, questions:
     words = sorted({word for sentence in sentences for word in WORD.findall(sentence)})
     names: set[str] = set()
     facts = [draw_fact(rng, words, names) for _ in range(questions + rng.randint(0, 6))]
-    stated = [each for fact in facts for each in fact.sentences(rng)]
-    places = [rng.randrange(len(sentences) + 1) for _ in stated]
-    # Values of a fact are asked for in the order in which they stand.
-    first = 0
-    for fact in facts:
-        places[first : first + len(fact.values)] = sorted(places[first : first + len(fact.values)])
-        first += len(fact.values)
     hidden: dict[int, list[str]] = {}
-    for place, sentence in zip(places, stated, strict=True):
-        hidden.setdefault(place, []).append(sentence)
+    for stated in [fact.sentences(rng) for fact in facts]:
+        # Values of a fact are asked for in the order in which they stand.
+        places = sorted(rng.randrange(len(sentences) + 1) for _ in stated)
+        for place, sentence in zip(places, stated, strict=True):
+            hidden.setdefault(place, []).append(sentence)
     made = [each for place in range(len(sentences) + 1) for each in (*hidden.get(place, ()), *sentences[place:][:1])]
     return made, [fact.ask(rng) for fact in rng.sample(facts, questions)]
 

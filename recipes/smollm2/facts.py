@@ -1,4 +1,4 @@
-"""What is hidden in a text and asked for: wordings, names and values that no task of `winnow.tasks` has.
+"""What is hidden in a text and asked for: wordings and names that no task of `winnow.tasks` has.
 
 Names are made of syllables, values are amounts, times, dates and words of the texts; `tests/recipes` hold the wordings
 and the names against those of the tasks.
@@ -6,14 +6,13 @@ and the names against those of the tasks.
 
 from __future__ import annotations
 
+import calendar
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 FIRST = "Bre Cal Dor Fen Gris Hal Jor Kel Lun Mar Nor Ost Pel Quin Ros Sel Tav Ulm Ves Wyn".split()  # noqa: SIM905
 LAST = "aby anda brook dale den elia ford gate holt ick ina lo mere mond ney old ric sley ton wick".split()  # noqa: SIM905
-MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-          "December")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def _combination(rng: random.Random, words: Sequence[str]) -> str:
 
 
 def _date(rng: random.Random, words: Sequence[str]) -> str:
-    return f"{rng.randint(1, 28)} {rng.choice(MONTHS)} {rng.randint(1700, 2090)}"
+    return f"{rng.randint(1, 28)} {rng.choice(calendar.month_name[1:])} {rng.randint(1700, 2090)}"
 
 
 def _time(rng: random.Random, words: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from covering import covered
-from read_reference import PROMPT, assert_equals_reference, run, small_llm
+from read_reference import OVER_OTHERS, PROMPT, assert_equals_reference, run, small_llm
 from winnow import Plan
 from winnow.cache.view import View
 from winnow.errors import PlanError
@@ -104,19 +104,7 @@ class Looked(Pages):
         return got
 
 
-@covered(
-    others=[
-        "streaming(sink=3, recent=14)",  # loses its oldest unit at every step
-        "streaming(sink=16, recent=14)",  # has more in front
-        "locret(budget=12, chunk=6, local=4)",  # every head has its own units
-        "locret(budget=12, chunk=6, local=4, decode_chunk=3)",  # they change, and keys are held unrotated
-        "snapkv(budget=12, chunk=6, window=2, local=4, decode_chunk=None)",
-        "static_prune(keep=0.5, layers=2)",
-        "speed(cutoff=2, decode_from='last:12')",
-        "speed(cutoff=2, decode_from='last:12', self_only=True)",
-    ],
-    name=["llama", "mistral"],
-)
+@covered(**OVER_OTHERS)
 def test_over_caches_that_others_change(others, name, text, monkeypatch):
     llm = small_llm(name)
     llm.decoder.default_heads = RetainingHeads.random(HeadsConfig.of(llm.model, llm.decoder.shape, width=8), seed=1)
