@@ -77,6 +77,6 @@ def stock_step(model: PreTrainedModel, cache: DynamicCache) -> Callable[[int], t
     @torch.inference_mode()
     def step(token: int) -> torch.Tensor:
         ids = torch.tensor([[token]], device=model.device)
-        return model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
+        return model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1).logits[0, -1].float()
 
     return step

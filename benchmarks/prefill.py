@@ -30,7 +30,7 @@ def measure_prefill(
     @torch.inference_mode()
     def run_stock() -> None:
         cache = DynamicCache(config=model.config)
-        out = model(input_ids=batch, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        out = model(input_ids=batch, cache=cache, use_cache=True, logits_to_keep=1)
         logits[STOCK] = out.logits[0, -1].float()
 
     arms = {STOCK: run_stock} | {str(plan): partial(run_winnow, plan) for plan in plans}

@@ -18,7 +18,7 @@ def scores_of(model, ids, repeats, sink, normalised=False):
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
     past = DynamicCache(config=eager.config)
-    eager(torch.tensor([ids[:end]]), past_key_values=past)
+    eager(torch.tensor([ids[:end]]), cache=past)
     layers, heads = eager.config.num_hidden_layers, eager.config.num_key_value_heads
     found = [[[0.0] * end for _ in range(heads)] for _ in range(layers)]
     entered = {}
@@ -28,7 +28,7 @@ def scores_of(model, ids, repeats, sink, normalised=False):
             with_kwargs=True,
         )
     for tokens, first, stop in repeats:
-        out = eager(torch.tensor([tokens]), past_key_values=copy.deepcopy(past), output_attentions=True)
+        out = eager(torch.tensor([tokens]), cache=copy.deepcopy(past), output_attentions=True)
         for layer, weights in enumerate(out.attentions):
             told = [*range(min(sink, first)), *range(first, stop), *range(end, weights.shape[-1])]
             some = weights[0, :, :, told] / weights[0, :, :, told].sum(-1, keepdim=True)

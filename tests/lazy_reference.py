@@ -14,7 +14,7 @@ class Units:
     def __init__(self, known):
         self.known = [torch.stack(parts, 1) for parts in zip(*known, strict=True)]
 
-    def update(self, k, v, *rest):
+    def update(self, k, v, *rest, **others):
         self.fresh = k[0], v[0]
         if not self.known:
             return k, v
@@ -99,7 +99,7 @@ class LazyReference:
         mask = torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)[None, None]
         rotation, weights = self.model.model.rotary_emb(x, torch.tensor([fresh])), []
         hook = block.self_attn.register_forward_hook(lambda module, given, out: weights.append(out[1][0]))
-        x = block(x, attention_mask=mask, position_embeddings=rotation, past_key_values=units)[0]
+        x = block(x, attention_mask=mask, position_embeddings=rotation, cache=units)[0]
         hook.remove()
         for row, position in enumerate(fresh):
             self.kv[layer][position] = tuple(part[:, row] for part in units.fresh)

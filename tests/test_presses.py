@@ -184,7 +184,7 @@ model, found = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float
 def keys(press):
     cache = DynamicCache()
     with torch.inference_mode(), press(model):
-        model(ids, past_key_values=cache)
+        model(ids, cache=cache)
     return [layer.keys[0].double() for layer in cache.layers]
 
 def masked(layer):

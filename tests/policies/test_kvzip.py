@@ -243,7 +243,7 @@ directory, ids, share, chunk, plus = json.loads(sys.stdin.read())
 model = AutoModelForCausalLM.from_pretrained(directory).eval()
 press = kvpress.KVzipPress(compression_ratio=share, chunk_size=chunk, kvzip_plus_normalization=plus)
 with torch.inference_mode(), press(model):
-    model.model(input_ids=torch.tensor([ids]), past_key_values=DynamicCache())
+    model.model(input_ids=torch.tensor([ids]), cache=DynamicCache())
 gone = [torch.stack(layer.self_attn.masked_key_indices[1:]).tolist() for layer in model.model.layers]
 print(json.dumps(gone))
 """

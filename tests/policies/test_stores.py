@@ -9,7 +9,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from models import SMALL, stock_logits
 from trials import TIPPED, small_llm
-from winnow import Plan
+from winnow import Plan, SamplingParams
 from winnow.errors import PlanError
 from winnow.kernels.quantize import Form, dequantize, hadamard, quantize
 from winnow.kernels.quantize.quanto import quanto_dequantize, quanto_quantize
@@ -19,6 +19,14 @@ from winnow.runtime.sequence import Sequence
 
 PROMPT, GROUP = 44, 16
 KEPT = "locret(budget=28, chunk=6, local=4"  # 32 units at the end of the prompt
+CHANGING = [
+    *(("llama", base) for base in ("full", f"{KEPT})", "speed(cutoff=2)", "swiftkv(cutoff=1, share=2)", "lazyllm")),
+    *(("llama", base) for base in ("pop(cutoff=2)", "streaming(sink=2, recent=9)", "static_prune(layers=2)")),
+    ("llama", "fastkv(keep=0.75, layer=2, window=4, kernel=1)"),
+    ("llama", "tova(budget=20, decode_chunk=None)"),
+    ("gemma3", "full"),
+    ("gemma3", "snapkv(budget=24, window=8)"),
+]
 BASES = ("full", f"{KEPT})", f"{KEPT}, positions='original')", "speed(cutoff=2)")
 
 
@@ -80,12 +88,12 @@ def test_later_rows_read_what_codes_say_of_the_units_that_stay(
 
 
 @pytest.mark.parametrize(
-    ("base", "below"),
-    [("fastkv(keep=0.75, layer=1, window=4, kernel=1)", 0), ("static_prune(keep=0.75, layers=1)", 1)],
+    ("base", "forgets"),
+    [("fastkv(keep=0.75, layer=1, window=4, kernel=1)", False), ("static_prune(keep=0.75, layers=1)", True)],
 )
-def test_a_prompt_that_comes_at_once_is_there_as_it_came_in_one_layer_at_a_time(base, below, text, monkeypatch):
-    """And in layers `below` the gate, where tokens that stop are evicted, no longer than until they are: what is
-    evicted leaves memory that stays filled until it is replaced."""
+def test_a_prompt_that_comes_at_once_is_there_as_it_came_in_one_layer_at_a_time(base, forgets, text, monkeypatch):
+    """And in the layer below the gate, where it `forgets` tokens that stop, no longer than until they are evicted: what
+    is leaves memory that stays filled until it is replaced."""
     llm, quantize_done = small_llm("llama"), Sequence.quantize_done
     shape, found = llm.decoder.shape, []
     for really in (True, False):
@@ -105,8 +113,41 @@ def test_a_prompt_that_comes_at_once_is_there_as_it_came_in_one_layer_at_a_time(
     saved = stay // GROUP * GROUP * (as_it_came - as_codes)
     assert torch.equal(found[0][0], found[1][0])
     assert min(shape.layers - 2, saved) > 0
-    apart = (shape.layers - 2 + below) * saved + below * (PROMPT - stay) * as_it_came
-    assert found[1][1] - found[0][1] == apart * shape.kv_heads
+    first = saved + (PROMPT - stay) * as_it_came if forgets else PROMPT // GROUP * GROUP * (as_it_came - as_codes)
+    assert found[1][1] - found[0][1] == ((shape.layers - 2) * saved + first) * shape.kv_heads
+
+
+@pytest.mark.parametrize(("family", "base"), CHANGING)
+@pytest.mark.parametrize(
+    "store",
+    [
+        "quantized(bits=2, group=16, residual=3, chunk=20)",
+        "hf_quantized(bits=2, group_size=8, residual_length=7, chunk=12)",
+    ],
+)
+def test_units_become_codes_where_a_chunk_ends_and_not_before_its_rows_are_done(family, base, store, text, monkeypatch):
+    """Layer by layer or all together, rows read the same; layers that share a cache wait for the last of them."""
+    llm, found = small_llm(family), []
+    for really in (True, False):
+        if not really:
+            monkeypatch.setattr(Sequence, "settles_at", lambda *_: False)
+        with llm.session(plan=f"{base} + {store}", max_tokens=9) as session:
+            rows = torch.cat((session.feed(text[:PROMPT])[-1:], session.feed(text[PROMPT : PROMPT + 5])))
+            found.append((rows, session.held, [cache.memory.offset for cache in session.state.caches]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1:] == found[1][1:]
+
+
+def test_what_a_chunk_brings_is_there_as_it_came_in_one_layer_at_a_time(text, monkeypatch):
+    """The most held at once: the last layer's rows of a chunk beside codes of all that came, but for the residual."""
+    llm, chunk, residual = small_llm("llama"), 16, 16
+    plan = Plan.parse(f"quantized(group={GROUP}, residual={residual}, chunk={chunk})")
+    monkeypatch.setattr(llm, "prefill_chunk", chunk)
+    [out] = llm.generate([text[:48]], SamplingParams(max_tokens=1), plan=plan)
+    shape = llm.decoder.shape
+    as_it_came, as_codes = 2 * shape.head_dim * shape.element_bytes, 2 * shape.head_dim * (4 / 8 + 4 / GROUP)
+    each = (48 - residual) * as_codes + residual * as_it_came
+    assert out.stats.total_bytes == shape.kv_heads * (shape.layers * each + chunk * (as_it_came - as_codes))
 
 
 @pytest.mark.parametrize("length", [36, 41, 43])
@@ -245,7 +286,7 @@ def theirs(model, ids, prompt, chunk, layer):
     ends = [*range(chunk, prompt, chunk), *range(prompt, len(ids) + 1)]
     rows, start = [], 0
     for end in ends:
-        out = model(torch.tensor([ids[start:end]]), past_key_values=cache, use_cache=True)
+        out = model(torch.tensor([ids[start:end]]), cache=cache, use_cache=True)
         rows.append(out.logits[0, -1])
         start = end
     return torch.stack(rows[-(len(ids) - prompt + 1) :])

@@ -387,6 +387,11 @@ class LayerCache:
         keys, values = self.memory.read(0, self.stop) if self.memory.offset else self.slab.run(0, self.slab.capacity)
         return keys.index_select(1, index), values.index_select(1, index)
 
+    def keys_between(self, start: int, stop: int) -> Tensor:
+        """Keys [kv_heads, units, head_dim] of the second run's units from one on: a view where they lie in one slab."""
+        runs = self.memory.runs(self.start + start, self.start + stop)
+        return runs[0].keys if len(runs) == 1 else torch.cat([run.keys for run in runs], 1)
+
     def pick(self, index: Tensor) -> Units:
         """Keys, values [kv_heads, units, head_dim] of the live units at `index`, [kv_heads, units], where none has left
         by itself; a copy."""

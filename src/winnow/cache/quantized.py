@@ -8,9 +8,8 @@ from torch import Tensor
 
 from winnow.cache.settled import Coded, Rope
 from winnow.kernels.pack import packed
-from winnow.kernels.quantize import BLOCK, Form, Side, dequantize, quantize, scales_of
+from winnow.kernels.quantize import BLOCK, SIDES, Form, dequantize, quantize, scales_of
 
-SIDES: tuple[Side, Side] = ("keys", "values")
 GROWTH = 1.25  # the factor by which a full slab grows
 
 

@@ -194,9 +194,7 @@ class Decoder:
 
     def layer(self, index: int, hidden: Tensor, call: object) -> Tensor:
         """One decoder layer over flat rows `[1, rows, hidden]`; `call` reaches the attention function as `winnow=`."""
-        out = self.layers[index](
-            hidden, attention_mask=None, position_embeddings=self._identity, past_key_values=None, winnow=call
-        )
+        out = self.layers[index](hidden, attention_mask=None, position_embeddings=self._identity, winnow=call)
         return out[0] if isinstance(out, tuple) else out
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -201,7 +201,12 @@ class Sequence:
         """
         if self.repeat is not None:
             self._repeated(decoder, len(tokens))
-            return
+        else:
+            self._advance(decoder, tokens, hidden)
+        if self.position == self.prompt and not self.repeats:
+            self._prompt_ends()
+
+    def _advance(self, decoder: Decoder, tokens: list[int], hidden: Tensor) -> None:
         eviction, boundary = self.next_eviction(), self.boundary()
         regular = eviction == self.plan.keep.next_eviction(self.position, self.prompt)
         if self.surprise is not None and eviction is not None:
@@ -214,6 +219,13 @@ class Sequence:
             self._evict_all(decoder, regular=regular)
         if self.position == changes:
             self.quantize(decoder)
+
+    def _prompt_ends(self) -> None:
+        """Tell the reader what layers hold, but for those whose keys are yet to be rotated or differ in number."""
+        for layer, cache in enumerate(self.caches):
+            if cache.rotated and cache.ragged is None:
+                first = cache.dropped + cache.head
+                self.reader.prompt_ends(layer, first, cache.stop - cache.start, cache.keys_between)
 
     def _repeated(self, decoder: Decoder, rows: int) -> None:
         """Count rows of a chunk that is read once more; what they have left goes at its end. After the last chunk units
@@ -269,28 +281,29 @@ class Sequence:
             self._quantize(decoder, range(self.shape.layers), self.position)
 
     def quantize_done(self, decoder: Decoder, layers: range, known: int) -> None:
-        """The same of layers with which the last rows of a prompt are done, as soon as they are: where its tokens have
-        come all at once, what came before is so in one layer at a time."""
+        """The same of layers with which rows of a prompt are done, as soon as they are: what came is there as it came
+        in one layer at a time."""
         if self.settles_at(known):
             self.note()
             self._quantize(decoder, layers, known)
 
     def settles_at(self, known: int) -> bool:
-        """Whether the step that comes to so many tokens is the last one of the prompt, and units change at its end."""
+        """Whether units change at the end of the step that comes to so many tokens of the prompt."""
         store = self.settling
-        if store is None or not known == self.prompt > self.position or self.repeat is not None:
+        if store is None or not self.position < known <= self.prompt or self.repeat is not None:
             return False
-        return store.next_change(self.position, self.prompt) == known
+        return store.next_change(self.position, self.prompt) == known and (known == self.prompt or not self._forgets)
 
     def _quantize(self, decoder: Decoder, layers: range, known: int) -> None:
         if (store := self.settling) is None:
             return
         following = store.next_change(known, self.prompt)
-        room = 0 if following is None else following - known
+        room = 0 if following is None or known < self.prompt else following - known
         for layer in layers:
-            if self.holder(layer) == layer and not self.evictions_ahead(layer):
+            shared = layer + 1 < self.shape.layers and self.caches[layer + 1] is self.caches[layer]
+            if not shared and not self.evictions_ahead(layer):
                 if not self.caches[layer].rotated:
-                    settle(decoder, self, layer)
+                    settle(decoder, self, self.holder(layer))
                 self.caches[layer].quantize(store.residual, store.group, room)
 
     @property

@@ -44,7 +44,7 @@ class Step:
 
     def _next_halt(self, layer: int) -> int:
         """The next layer above at which rows have to halt, or the number of layers."""
-        if any(layer >= s.sequence.gates.all_at_once and s.sequence.settles_at(s.known) for s in self.segments):
+        if any(layer >= s.sequence.gates.forgets and s.sequence.settles_at(s.known) for s in self.segments):
             return layer + 1
         return min((at for s in self.segments for at in s.gates if at > layer), default=self.decoder.shape.layers)
 
@@ -75,7 +75,7 @@ class Step:
             for segment in self.segments:
                 segment.sequence.stats.rows_computed += segment.rows * (taken - layer)
                 segment.sequence.stats.revived_rows += segment.late * (taken - layer)
-                if layer >= segment.sequence.gates.all_at_once:
+                if layer >= segment.sequence.gates.forgets:
                     segment.sequence.quantize_done(self.decoder, range(layer, taken), segment.known)
             layer = taken
         self._tell(self.decoder.shape.layers, hidden)

@@ -88,7 +88,7 @@ GRID: dict[str, list[dict[str, Any]]] = {
     "tidal": _budgets(1 / 8, 1 / 16),
     "infllm": [{"recent": Share(1 / 4)}, {"recent": Share(1 / 8)}],
     "indexer": _budgets(1 / 4, 1 / 8, 1 / 16),
-    "quantized": [{"bits": 8}, {}, {"value_bits": 2, "group": 64, "value_group": 32, "residual": 0, "chunk": 64}],
+    "quantized": [{"bits": 8}, {}, {"value_bits": 2, "group": 64, "value_group": 32, "residual": 0, "chunk": 256}],
 }
 # Nobody would run these but to compare with them.
 LEFT_OUT: dict[str, str] = {

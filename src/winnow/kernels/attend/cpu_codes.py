@@ -19,7 +19,10 @@ from winnow.kernels.packed.lanes import load_bf16, load_f16
 from winnow.kernels.quantize import BLOCK
 from winnow.kernels.quantize import tables as q
 from winnow.kernels.quantize.lanes import (
+    CHUNK,
     MOST,
+    channels_of_key,
+    channels_of_value,
     read_byte,
     read_half,
     store_levels,
@@ -30,7 +33,6 @@ from winnow.kernels.simd.arithmetic import add, fma, max_lanes, maximum, mul, sp
 from winnow.kernels.simd.kinds import HAS_BF16_DOT, HAS_BYTE_DOT
 from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_bf16, store_f32, write_f32
 
-CHUNK = 64  # bytes: sixteen lanes, units of a block or channels, of four codes in every plane
 bytes_1x1, bytes_2x1, bytes_4x1 = sums_in_bytes(1, 1), sums_in_bytes(2, 1), sums_in_bytes(4, 1)
 bytes_1x2, bytes_2x2 = sums_in_bytes(1, 2), sums_in_bytes(2, 2)
 
@@ -293,17 +295,19 @@ def add_values(
 @njit(cache=True, error_model="numpy")
 def unpack_codes(block: int, unit: int, side: int, bits: int, size: int, head_dim: int, row: int) -> None:
     """The codes of the key (side 0) or the value (1) of one unit of a block of sixteen, as float32 [head_dim]."""
-    mask, planes = 2**bits - 1, 8 // bits
+    planes = 8 // bits
     if side == 0:
         for p in range(planes):
-            for i in range(size):
-                code = (read_byte(block + (i >> 2) * CHUNK + 4 * unit + (i & 3)) >> (p * bits)) & mask
+            for i in range(0, size - size % BLOCK, BLOCK):
+                codes = channels_of_key(block + (i >> 2) * CHUNK + 4 * unit, p * bits, bits)
+                store_f32(row + 4 * (p * size + i), codes)
+            for i in range(size - size % BLOCK, size):
+                code = (read_byte(block + (i >> 2) * CHUNK + 4 * unit + (i & 3)) >> (p * bits)) & (2**bits - 1)
                 write_f32(row + 4 * (p * size + i), np.float32(code))
         return
     shift, chunk = unit // 4 % planes * bits, block + unit // (4 * planes) * (head_dim // BLOCK) * CHUNK
-    for c in range(head_dim):
-        code = (read_byte(chunk + (c >> 4) * CHUNK + 4 * (c & 15) + unit % 4) >> shift) & mask
-        write_f32(row + 4 * c, np.float32(code))
+    for c in range(0, head_dim, BLOCK):
+        store_f32(row + 4 * c, channels_of_value(chunk + (c >> 4) * CHUNK, 8 * (unit % 4) + shift, bits))
 
 
 @njit(cache=True, error_model="numpy")

@@ -4,7 +4,7 @@ reference.py     the definition
 lanes.py         what kernels that read codes need of vectors; attention over them is `attend/cpu_codes.py`
 """
 
-from winnow.kernels.quantize.form import BLOCK, Axis, Form, Side, scales_of
+from winnow.kernels.quantize.form import BLOCK, SIDES, Axis, Form, Side, scales_of
 from winnow.kernels.quantize.reference import dequantize, hadamard, quantize
 
-__all__ = ["BLOCK", "Axis", "Form", "Side", "dequantize", "hadamard", "quantize", "scales_of"]
+__all__ = ["BLOCK", "SIDES", "Axis", "Form", "Side", "dequantize", "hadamard", "quantize", "scales_of"]

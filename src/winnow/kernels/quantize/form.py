@@ -7,6 +7,7 @@ from torch import Tensor
 
 Axis = Literal["channel", "token"]
 Side = Literal["keys", "values"]
+SIDES: tuple[Side, Side] = ("keys", "values")
 BLOCK = 16  # units whose codes lie interleaved
 
 
@@ -43,8 +44,7 @@ class Form:
     @property
     def unit_bytes(self) -> int:
         """Of a unit, key and value: bits / 8 + 4 / group for each of their elements."""
-        sides: tuple[Side, Side] = ("keys", "values")
-        return sum(self.row_bytes(side) + 4 * self.head_dim // self.group_of(side) for side in sides)
+        return sum(self.row_bytes(side) + 4 * self.head_dim // self.group_of(side) for side in SIDES)
 
     def axis(self, side: Side) -> Axis:
         return self.keys if side == "keys" else self.values

@@ -14,6 +14,7 @@ from winnow.kernels.simd.kinds import F32, F32X16, HAS_BYTE_DOT, I8, I32, I32X16
 
 I8X16 = ir.VectorType(I8, LANES)
 BYTE_DOT = "llvm.x86.avx512.vpdpbusd.512"
+CHUNK = 64  # bytes: sixteen lanes, units of a block or channels, of four codes in every plane
 UPPER = 7  # bits by which the upper of two integers is shifted
 MOST = (1 << 2 * UPPER) - 1  # of what two integers hold
 
@@ -43,6 +44,30 @@ def codes_of(builder: Any, address: Any, shift: Any, bits: Any) -> Any:
     mask = builder.mul(builder.sub(builder.shl(one, builder.trunc(bits, I32)), one), I32(0x01010101))
     stored = read(builder, address, I32X16, 1)
     return builder.and_(builder.lshr(stored, spread(builder, builder.trunc(shift, I32))), spread(builder, mask))
+
+
+def floats_of(builder: Any, lanes: Any, shift: Any, bits: Any) -> Any:
+    """The codes that begin `shift` bits up in sixteen integers, as float32."""
+    one = constant(1, I32)
+    mask = spread(builder, builder.sub(builder.shl(one, builder.trunc(bits, I32)), one))
+    up = spread(builder, builder.trunc(shift, I32))
+    return builder.sitofp(builder.and_(builder.lshr(lanes, up), mask), F32X16)
+
+
+@operation(vector, types.int64, types.int64, types.int64)
+def channels_of_value(builder: Any, chunk: Any, shift: Any, bits: Any) -> Any:
+    """Sixteen channels of one unit's value: the code of every lane, float32. shift: of its byte and its plane."""
+    return floats_of(builder, read(builder, chunk, I32X16, 1), shift, bits)
+
+
+@operation(vector, types.int64, types.int64, types.int64)
+def channels_of_key(builder: Any, place: Any, shift: Any, bits: Any) -> Any:
+    """Sixteen channels of one unit's key, float32: four bytes each of the chunk at `place` and the three behind it."""
+    four = ir.Constant(ir.VectorType(I32, 4), ir.Undefined)
+    for chunk in range(4):
+        part = read(builder, builder.add(place, I64(CHUNK * chunk)), I32, 1)
+        four = builder.insert_element(four, part, I32(chunk))
+    return floats_of(builder, builder.zext(builder.bitcast(four, I8X16), I32X16), shift, bits)
 
 
 def sums_in_bytes(vectors: int, blocks: int) -> Any:

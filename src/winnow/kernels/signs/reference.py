@@ -62,9 +62,11 @@ def signs_of(keys: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
 
 def pack(bits: Tensor, lead: int) -> Tensor:
     """Codes [kv_heads, blocks, head_dim / 4] int64 of bits [kv_heads, units, head_dim], the first being unit `lead`."""
-    whole = pad(bits.long(), (0, -bits.shape[2] % CHANNELS, lead, -(lead + bits.shape[1]) % BLOCK))
-    fours = whole.unflatten(1, (-1, BLOCK)).unflatten(3, (-1, CHANNELS)).transpose(2, 3)
-    return (fours << _places(bits.device)).sum((3, 4))
+    whole = pad(bits, (0, -bits.shape[2] % CHANNELS, lead, -(lead + bits.shape[1]) % BLOCK)).contiguous()
+    four = whole.view(torch.int32)  # a byte for every channel, 0 or 1: three of them slide up to the lowest
+    nibbles = (four | four >> 7 | four >> 14 | four >> 21) & 15
+    places = CHANNELS * torch.arange(BLOCK, device=bits.device)[:, None]
+    return (nibbles.unflatten(1, (-1, BLOCK)).long() << places).sum(2)
 
 
 def _places(device: torch.device) -> Tensor:

@@ -239,6 +239,10 @@ class Reader:
     def observe(self, row: Row, views: list[View], observed: Observed) -> None:
         """Rows have attended, and `wants` has asked for it. row: the last of them."""
 
+    def prompt_ends(self, layer: int, first: int, units: int, keys: Keys) -> None:
+        """What a layer holds once all is done that the prompt's end does: so many units for every KV head, from number
+        `first` of all that ever came on, those that stay in front for good not among them; asked of every layer."""
+
     def reset(self) -> None:
         """Units are about to be evicted by choice: what is known of the caches holds no more, and nothing may still be
         reading them."""

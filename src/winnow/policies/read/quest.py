@@ -92,6 +92,13 @@ class QuestReader(Reader):
             return views
         return [*others, *self._paged(row, view)]
 
+    def prompt_ends(self, layer: int, first: int, units: int, keys: Keys) -> None:
+        """Pages that are complete are known before the first step asks for them."""
+        if layer >= self._policy.dense_layers and units > self._policy.budget:
+            start, stop = self._complete(first, units)
+            behind = start * self._policy.page - first
+            self._of(layer).follow(lambda begin, end: keys(behind + begin, behind + end), start, stop)
+
     def reset(self) -> None:
         self._bounds.clear()
 
@@ -105,14 +112,21 @@ class QuestReader(Reader):
         assert not view.gathered  # only revivals leave units out
         page, pages = self._policy.page, self._policy.budget // self._policy.page - 1
         first = row.dropped + view.place  # of all units that ever came, the number of the view's first
-        start, stop = -(-first // page), (first + view.units - 1) // page  # complete pages, but for the newest
+        start, stop = self._complete(first, view.units)
         begin, end = start * page - first, stop * page - first
 
         def bounds(layer: int, keys: Keys) -> Tensor:
-            return self._bounds.setdefault(layer, Bounds(page)).follow(keys, start, stop)
+            return self._of(layer).follow(keys, start, stop)
 
         complete = row.ready(view).between(begin, end)
         return [Pages(complete, page, pages, bounds), view.between(end, view.units)]
+
+    def _complete(self, first: int, units: int) -> tuple[int, int]:
+        """The complete pages of so many units, from number `first` on, but for the newest."""
+        return -(-first // self._policy.page), (first + units - 1) // self._policy.page
+
+    def _of(self, layer: int) -> "Bounds":
+        return self._bounds.setdefault(layer, Bounds(self._policy.page))
 
 
 class Bounds:

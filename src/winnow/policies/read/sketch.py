@@ -29,11 +29,12 @@ class Sketch(ReadPolicy):
     always read, the current one included. lag: so many units are sketched at a time; those that wait for others are
     read like recent ones.
 
-    When a layer is first asked for less than all, c is the mean of the keys that are to be sketched. Of a key k are
-    held the signs of y = R (k - c), a bit for each of head_dim channels, and t = |y|^2 / |y|_1 in 16 bits; R is one
-    rotation, drawn at random, for all models. A query q matches it by q . c + t sum over channels i of sign(y_i)
-    (R q)_i, these rounded to eight bits, an estimate of q . k without bias. A unit is chosen for a KV head, by the
-    highest estimate of the query heads that share it.
+    Keys of a layer are first sketched as the prompt ends, where it holds more than the budget then and as many for
+    each head, or by the first step that reads less than all; c is their mean. Of a key k are held the signs of
+    y = R (k - c), a bit for each of head_dim channels, and t = |y|^2 / |y|_1 in 16 bits; R is one rotation, drawn at
+    random, for all models. A query q matches it by q . c + t sum over channels i of sign(y_i) (R q)_i, these rounded to
+    eight bits, an estimate of q . k without bias. A unit is chosen for a KV head, by the highest estimate of the query
+    heads that share it.
 
     With n units a layer reads all per KV head if n <= budget. Otherwise it reads `budget` of them, among these the sink
     and the newest r = recent + (first + n - recent) % lag, `first` being the number of the first unit there is, counted
@@ -98,23 +99,35 @@ class SketchReader(Reader):
     def alike(self, layer: int) -> object:
         return True
 
+    def prompt_ends(self, layer: int, first: int, units: int, keys: Keys) -> None:
+        """What the next step will ask for is the prompt's work, and not that of the first token after it."""
+        if units > self._policy.budget:
+            sink, stop = self._policy.sink, self._stop(first, units)
+            self._of(layer).follow(lambda start, end: keys(sink + start, sink + end), first + sink, first + stop)
+
     def select(self, row: Row, views: list[View]) -> Sequence[View | Ranked]:
         *others, view = views
         if view.units <= self._policy.budget:
             return views
         assert view.place is not None
         assert not view.gathered  # only revivals leave units out
-        sink, recent, lag = self._policy.sink, self._policy.recent, self._policy.lag
         first = row.dropped + view.place  # of all units that ever came, the number of the view's first
-        stop = (first + view.units - recent) // lag * lag - first
+        sink, stop = self._policy.sink, self._stop(first, view.units)
 
         def known(layer: int, keys: Keys) -> Signs:
-            return self._sketches.setdefault(layer, Sketches()).follow(keys, first + sink, first + stop)
+            return self._of(layer).follow(keys, first + sink, first + stop)
 
         count = self._policy.budget - sink - (view.units - stop)
         ranked = Ranked(row.ready(view).between(sink, stop), count, known, math.ceil(self._share * (stop - sink)))
         front = [view.between(0, sink)] if sink else []
         return [*others, *front, ranked, view.between(stop, view.units)]
+
+    def _stop(self, first: int, units: int) -> int:
+        """Up to which of so many units, from number `first` on, there are sketches."""
+        return (first + units - self._policy.recent) // self._policy.lag * self._policy.lag - first
+
+    def _of(self, layer: int) -> "Sketches":
+        return self._sketches.setdefault(layer, Sketches())
 
     def reset(self) -> None:
         self._sketches.clear()

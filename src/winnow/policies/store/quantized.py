@@ -5,9 +5,9 @@ from typing import ClassVar, Literal
 
 import torch
 
-from winnow.cache.quantized import SIDES, QuantizedSlab
+from winnow.cache.quantized import QuantizedSlab
 from winnow.cache.settled import Rope
-from winnow.kernels.quantize import Axis, Form
+from winnow.kernels.quantize import SIDES, Axis, Form
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import ModelShape, StorePolicy
 from winnow.policies.compute.base import Deep
@@ -26,8 +26,9 @@ class Quantized(StorePolicy):
 
     A key or a value takes its bits / 8 + 4 / group bytes per element. Groups are of units in the order in which they
     stand in a cache; each is quantised once, when it is whole, and what rows read from then on is what the codes say: a
-    row of a prompt reads the units of earlier chunks so, as later steps do. Where a policy evicts units by their
-    scores, a layer's are quantised after the last time; one that never ends is refused.
+    row of a prompt reads the units of earlier chunks so, as later steps do. A layer's become codes as soon as it is
+    done with the last rows of a chunk: what a chunk brings is there as it came in one layer at a time. Where a policy
+    evicts units by their scores, a layer's are quantised after the last time; one that never ends is refused.
 
     Decode steps read codes where they lie, queries being transformed as keys are, but for `pre_rope`: there keys are
     turned back before they become codes, each unit has its rope position beside it (4 bytes, for all KV heads or for
