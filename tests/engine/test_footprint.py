@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+import torch
 from transformers import Gemma2Config, LlamaConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
@@ -17,7 +18,7 @@ from winnow.engine.bound import bound_bytes
 from winnow.engine.footprint import Footprints
 from winnow.engine.stand_in import StandIn
 from winnow.errors import InputError
-from winnow.kernels.packed import PIECE
+from winnow.kernels.linear import PIECE, multiplied_in
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import Deep
 from winnow.policies.registry import POLICIES
@@ -174,8 +175,9 @@ def test_the_memory_of_a_process_is_what_the_formula_says(hidden, layers, chunk,
     assert ended.code == 0, ended.err
     took, held, facts = json.loads(ended.out)
     shape = ModelShape(**{name: tuple(each) if isinstance(each, list) else each for name, each in facts.items()})
-    size = shape.element_bytes
-    expanded = 2 * PIECE * size if weights == "int4" else hidden * mlp * size
+    kind = getattr(torch, dtype)
+    pieces = weights == "int4" or multiplied_in(kind) != kind
+    expanded = 2 * PIECE * multiplied_in(kind).itemsize if pieces else hidden * mlp * kind.itemsize
     said = Footprints(Plan.parse(plan), shape, 4, chunk, expanded, Deep.none).of(4 * chunk)
     assert said.working / 3 < took - held <= said.working + SLACK
 

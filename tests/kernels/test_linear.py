@@ -9,7 +9,16 @@ from torch import nn
 
 import forked
 from winnow.kernels.launch import match_torch_threads
-from winnow.kernels.linear import FastLinear, available, linear, linear_reference, use_fast_linears
+from winnow.kernels.linear import (
+    FastLinear,
+    available,
+    linear,
+    linear_reference,
+    many,
+    multiplied_in,
+    product,
+    use_fast_linears,
+)
 
 pytest.importorskip("numba")
 
@@ -118,6 +127,44 @@ def test_the_kernel_is_really_used(model, monkeypatch):
     layer(torch.zeros(16, 64))
     layer(torch.zeros(17, 64))
     assert calls == [17]
+
+
+@pytest.fixture(params=["as they are", "as float32"])
+def halves(request, monkeypatch):
+    """On a CPU that has products of bfloat16, and on one that has none."""
+    wide = request.param == "as float32"
+    monkeypatch.setattr(many, "multiplied_in", lambda dtype, device="cpu": torch.float32 if wide else dtype)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.usefixtures("halves")
+def test_products_of_many_rows_are_rounded_once(monkeypatch, dtype, bias):
+    monkeypatch.setattr(many, "PIECE", 96 * 33)
+    for rows, outs in ((1, 7), (40, 100)):
+        x, weight, shift = random_layer(rows, outs, 96, dtype, bias)
+        exact = linear_reference(x.float(), weight.float(), None if shift is None else shift.float())
+        found = product(x.view(1, rows, 96), weight, shift)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found[0].float(), exact, rtol=2**-8 if dtype == torch.bfloat16 else 1e-6, atol=1e-5)
+
+
+@torch.no_grad()
+def test_layers_of_many_rows_multiply_as_the_cpu_does_best(monkeypatch):
+    kinds = []
+    stock = F.linear
+    monkeypatch.setattr(F, "linear", lambda x, *rest: kinds.append(x.dtype) or stock(x, *rest))
+    layer = nn.Linear(64, 64).bfloat16()
+    use_fast_linears(layer)
+    layer(torch.zeros(17, 64).bfloat16())
+    assert kinds == [multiplied_in(torch.bfloat16)]
+
+
+def test_only_halves_on_a_cpu_are_multiplied_in_another_dtype():
+    for dtype in (torch.float32, torch.float64):
+        assert multiplied_in(dtype) == dtype
+    assert multiplied_in(torch.bfloat16, "cuda") == torch.bfloat16
+    assert multiplied_in(torch.bfloat16) in (torch.bfloat16, torch.float32)
 
 
 @pytest.mark.threads

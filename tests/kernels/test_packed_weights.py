@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from winnow.kernels import packed
+from winnow.kernels.linear import many
 from winnow.kernels.packed import KINDS, PackedWeight, expand, linear, pack, quantize, rows_of
 from winnow.kernels.simd.kinds import HAS_BYTE_DOT
 
@@ -95,7 +96,7 @@ def test_rows_do_not_depend_on_their_company() -> None:
 def test_leading_dimensions_and_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, values = random_weight(2, False, 50, 96)
     x = torch.randn(2, 3, 96)
-    monkeypatch.setattr(packed, "PIECE", 96 * 7)
+    monkeypatch.setattr(many, "PIECE", 96 * 7)
     for few in (0, 64):
         torch.testing.assert_close(linear(x, weight, few=few), x @ values.float().T, rtol=1e-5, atol=1e-4)
     assert linear(x[:0], weight).shape == (0, 3, 50)

@@ -15,15 +15,9 @@ def kernel(request):
     if request.param == "blocks":
         return attend_blocks
     pytest.importorskip("numba")
-    from winnow.kernels.simd.kinds import HAS_BF16_DOT
     from winnow.kernels.sparse.cpu import attend_cells_cpu
 
-    def cpu(q, *others, **options):
-        if q.dtype == torch.bfloat16 and not HAS_BF16_DOT:
-            pytest.skip("this CPU has no bfloat16 dot product")
-        return attend_cells_cpu(q, *others, **options)
-
-    return cpu
+    return attend_cells_cpu
 
 
 def made(rows, past, block, width, group=3, head_dim=64, dtype=torch.float32, share=0.4):

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from winnow.devices import parse_dtype
 from winnow.errors import ModelError
-from winnow.kernels.packed import PIECE
+from winnow.kernels.linear import PIECE, multiplied_in
 from winnow.models.config import read_config
 from winnow.models.files import check_directory, is_converted, tensors, weight_files
 from winnow.models.hub import in_cache
@@ -66,10 +66,11 @@ class Outline:
 
     @property
     def expanded(self) -> int:
-        """Bytes of the piece of a packed weight that is floats at a time, and of what the product makes of it; of a
-        model of floats, of its largest matrix as the product may arrange it."""
-        if self.packed:
-            return 2 * PIECE * self.dtype.itemsize
+        """Bytes of the piece of a weight that is made floats at a time, where it is packed or they are multiplied in
+        another dtype, and of what the product makes of it; else of the largest matrix as the product may arrange it."""
+        kind = multiplied_in(self.dtype)
+        if self.packed or kind != self.dtype:
+            return 2 * PIECE * kind.itemsize
         layers = [weight.numel() for name, weight in self.skeleton.named_parameters() if ".layers." in name]
         return max(layers) * self.dtype.itemsize
 

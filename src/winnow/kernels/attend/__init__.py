@@ -108,19 +108,12 @@ def kernel_for(device: str, dtype: torch.dtype, vectors: int, head_dim: int, *, 
     why = _no_numba_kernel(device, dtype, head_dim)
     if why is None and vectors <= DECODE_VECTORS:
         name = "decode"
-    elif why is None and (dtype == torch.float32 or _has_bf16_dot()):
+    elif why is None:
         name = "prefill"
     else:
         name = "sdpa" if plain else "blocked"
-        why = why or "the CPU has no bfloat16 dot product"
     log.debug("%s for %d vectors of %d %s on %s (%s)", name, vectors, head_dim, dtype, device, why or "Numba")
     return name
-
-
-def _has_bf16_dot() -> bool:
-    from winnow.kernels.simd.kinds import HAS_BF16_DOT
-
-    return HAS_BF16_DOT
 
 
 def _no_numba_kernel(device: str, dtype: torch.dtype, head_dim: int) -> str | None:

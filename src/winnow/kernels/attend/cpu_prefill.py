@@ -4,7 +4,7 @@ The group's query heads are rows of the same products. A task is some rows of on
 `BLOCK` at a time: packs K and V of the block into panels (amortised over all its rows), multiplies, updates the
 softmax, multiplies. Blocks that no row of the task sees, above the diagonal or outside the window, are skipped; only
 blocks that some row sees in part are masked. In bfloat16 the logits stay float32 and the weights are rounded to
-bfloat16 for the second product, as in FlashAttention; that needs `HAS_BF16_DOT`.
+bfloat16 for the second product, as in FlashAttention.
 """
 
 import numpy as np

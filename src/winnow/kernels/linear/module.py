@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from winnow.kernels.launch import match_torch_threads, numba_missing, parts_of_work
+from winnow.kernels.linear.many import product
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +71,10 @@ class FastLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
         rows = x.numel() // self.in_features
-        if weight is None or not 0 < rows <= MAX_ROWS or torch.is_grad_enabled() or type(x) is not Tensor:
+        if weight is None or torch.is_grad_enabled() or type(x) is not Tensor:
             return F.linear(x, self.weight, self.bias)
+        if not 0 < rows <= MAX_ROWS:
+            return product(x, weight, bias)
         if x.dtype != weight.dtype or x.dtype not in DTYPES or not weight.is_cpu:  # moved or cast since it was chosen
             return F.linear(x, weight, bias)
         match_torch_threads()

@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from winnow.kernels.launch import match_torch_threads, numba_missing, parts_of_work
+from winnow.kernels.linear.many import by_pieces
 from winnow.kernels.packed.weight import KINDS, ROWS, TILE, PackedWeight, pack, quantize, row_bytes, tiles_bytes
 
 __all__ = [
-    "KINDS", "PIECE", "PackedWeight", "expand", "few_of", "few_rows", "linear", "pack", "quantize", "row_bytes",
+    "KINDS", "PackedWeight", "expand", "few_of", "few_rows", "linear", "pack", "quantize", "row_bytes",
     "rows_of", "tiles_bytes", "why_slow",
 ]  # fmt: skip
 
-PIECE = 1 << 22  # values expanded at a time: 8 MiB of bfloat16, which all layers share
 CANDIDATES = (4, 8, 12, 16, 24, 32)  # counts of rows up to which products may be faster than expanding
 DIRECT = (torch.bfloat16, torch.float32)  # what the kernels take and give
 _room = threading.local()
@@ -52,12 +52,7 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, few: int
         if x.dtype in DIRECT:
             return _product(x, weight, bias, rows)
         return _product(x.float(), weight, None if bias is None else bias.float(), rows).to(x.dtype)
-    y = x.new_empty(*x.shape[:-1], weight.shape[0])
-    step = max(1, PIECE // weight.columns // TILE) * TILE
-    for start in range(0, weight.shape[0], step):
-        piece = slice(start, start + step)
-        y[..., piece] = F.linear(x, expand(weight[piece], x.dtype, shared=True), None if bias is None else bias[piece])
-    return y
+    return by_pieces(x, weight.shape, lambda piece, kind: expand(weight[piece], kind, shared=True), bias)
 
 
 def expand(weight: PackedWeight, dtype: torch.dtype, *, shared: bool = False) -> Tensor:

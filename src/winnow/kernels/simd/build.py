@@ -80,6 +80,14 @@ def widened(builder: Any, address: Any) -> Any:
     return builder.bitcast(builder.shl(wide, constant(16, I32X16)), F32X16)
 
 
+def halves(builder: Any, words: Any) -> tuple[Any, Any]:
+    """The two bfloat16 of each word, the lower one first, as float32: of one word, or of sixteen."""
+    kind = F32X16 if isinstance(words.type, ir.VectorType) else F32
+    lower = builder.shl(words, constant(16, words.type))
+    upper = builder.and_(words, constant(0xFFFF0000, words.type))
+    return builder.bitcast(lower, kind), builder.bitcast(upper, kind)
+
+
 def narrowed(builder: Any, value: Any, kind: Any) -> Any:
     """float32 as bfloat16 bits in the low half of an integer of `kind`, rounded to nearest even; NaN stays NaN."""
     bits = builder.bitcast(value, kind)

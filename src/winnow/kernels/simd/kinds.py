@@ -16,8 +16,15 @@ match_torch_threads()
 LANES = 16
 # NUMBA_CPU_NAME makes Numba compile for another CPU than this one: then its features are not ours to use.
 _FOR_THIS_CPU = config.CPU_NAME is None  # type: ignore[attr-defined]
-HAS_BYTE_DOT: bool = _FOR_THIS_CPU and bool(llvm.get_host_cpu_features().get("avx512vnni", False))
-HAS_BF16_DOT: bool = _FOR_THIS_CPU and bool(llvm.get_host_cpu_features().get("avx512bf16", False))
+
+
+def _has(feature: str) -> bool:
+    return _FOR_THIS_CPU and bool(llvm.get_host_cpu_features().get(feature, False))
+
+
+HAS_WIDE_REGISTERS: bool = _has("avx512f")  # 32 registers of sixteen lanes; elsewhere there is room for a third of them
+HAS_BYTE_DOT: bool = _has("avx512vnni")
+HAS_BF16_DOT: bool = _has("avx512bf16")
 
 
 class Vector(types.Type):

@@ -8,48 +8,82 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from winnow.kernels.simd.build import at, call, constant, operation, read, registers, shuffled, spread, write
-from winnow.kernels.simd.kinds import BF16X32, F32, F32X16, I16, I32, I64, LANES
+from winnow.kernels.simd.build import at, call, constant, halves, operation, read, registers, shuffled, spread, write
+from winnow.kernels.simd.kinds import (
+    BF16X32,
+    F32,
+    F32X16,
+    HAS_BF16_DOT,
+    HAS_WIDE_REGISTERS,
+    I16,
+    I32,
+    I32X16,
+    I64,
+    LANES,
+)  # fmt: skip
 
 TILE_ROWS = 12
 PANEL = 2 * LANES  # columns of a packed panel: [words, PANEL]
+# What of a tile is summed up at once, as much as registers hold: all of it, or a quarter.
+BLOCK_ROWS, BLOCK_COLUMNS = (TILE_ROWS, PANEL) if HAS_WIDE_REGISTERS else (TILE_ROWS // 2, LANES)
 
 
 def product_tile(a_stride: int, half: bool) -> Any:
-    """A function that multiplies TILE_ROWS rows by a panel, all 384 sums in registers.
+    """A function that multiplies TILE_ROWS rows by a panel, the sums of a block in registers.
 
     (a, panel, words, c, c_stride, accumulate): c[i] (+)= sum over w < words of a[i, w] * panel[w]; `a_stride` and
     `c_stride` in bytes, a of words, c of PANEL float32.
     """
-
-    def multiply(builder: Any, total: Any, word: Any, lanes: Any) -> Any:
-        if half:
-            pairs = (builder.bitcast(spread(builder, word), BF16X32), builder.bitcast(lanes, BF16X32))
-            return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32X16, total, *pairs)
-        return call(builder, "llvm.fma.v16f32", F32X16, spread(builder, builder.bitcast(word, F32)), lanes, total)
+    multiply = _emit_multiply_halves if half else _emit_multiply
 
     @operation(types.void, *(types.int64,) * 5, types.boolean)
     def tile(builder: Any, a: Any, panel: Any, words: Any, c: Any, c_stride: Any, accumulate: Any) -> None:
-        places = [
-            builder.add(at(builder, c, c_stride, I64(i)), I64(64 * side)) for i in range(TILE_ROWS) for side in range(2)
-        ]
-        kept = [registers(builder, constant(0.0, F32X16)) for _ in places]
-        with builder.if_then(builder.trunc(accumulate, ir.IntType(1))):
-            for total, place in zip(kept, places, strict=True):
-                builder.store(read(builder, place, F32X16, 4), total)
-        with cgutils.for_range(builder, words) as loop:
-            row = at(builder, panel, I64(4 * PANEL), loop.index)
-            sides = [read(builder, builder.add(row, I64(64 * side)), F32X16, 4) for side in range(2)]
-            column = at(builder, a, I64(4), loop.index)
-            for i in range(TILE_ROWS):
-                word = read(builder, builder.add(column, I64(a_stride * i)), I32, 4)
-                for side in range(2):
-                    total = kept[2 * i + side]
-                    builder.store(multiply(builder, builder.load(total), word, sides[side]), total)
-        for total, place in zip(kept, places, strict=True):
-            write(builder, place, builder.load(total), 4)
+        before = builder.trunc(accumulate, ir.IntType(1))
+        for row in range(0, TILE_ROWS, BLOCK_ROWS):
+            rows = builder.add(a, I64(a_stride * row))
+            for column in range(0, PANEL, BLOCK_COLUMNS):
+                sums = builder.add(at(builder, c, c_stride, I64(row)), I64(4 * column))
+                columns = builder.add(panel, I64(4 * column))
+                _emit_block(builder, rows, a_stride, columns, words, sums, c_stride, before, multiply)
 
     return tile
+
+
+def _emit_block(
+    builder: Any, a: Any, a_stride: int, panel: Any, words: Any, c: Any, c_stride: Any, accumulate: Any, multiply: Any
+) -> None:
+    """BLOCK_ROWS rows by BLOCK_COLUMNS of a panel, all sums in registers."""
+    sides = [64 * side for side in range(BLOCK_COLUMNS // LANES)]
+    places = [builder.add(at(builder, c, c_stride, I64(row)), I64(side)) for row in range(BLOCK_ROWS) for side in sides]
+    kept = [registers(builder, constant(0.0, F32X16)) for _ in places]
+    with builder.if_then(accumulate):
+        for total, place in zip(kept, places, strict=True):
+            builder.store(read(builder, place, F32X16, 4), total)
+    with cgutils.for_range(builder, words) as loop:
+        line = at(builder, panel, I64(4 * PANEL), loop.index)
+        lanes = [read(builder, builder.add(line, I64(side)), F32X16, 4) for side in sides]
+        column = at(builder, a, I64(4), loop.index)
+        for row in range(BLOCK_ROWS):
+            word = read(builder, builder.add(column, I64(a_stride * row)), I32, 4)
+            for total, side in zip(kept[len(sides) * row :], lanes, strict=False):
+                builder.store(multiply(builder, builder.load(total), word, side), total)
+    for total, place in zip(kept, places, strict=True):
+        write(builder, place, builder.load(total), 4)
+
+
+def _emit_multiply(builder: Any, total: Any, word: Any, lanes: Any) -> Any:
+    """A float32 with sixteen others."""
+    return call(builder, "llvm.fma.v16f32", F32X16, spread(builder, builder.bitcast(word, F32)), lanes, total)
+
+
+def _emit_multiply_halves(builder: Any, total: Any, word: Any, lanes: Any) -> Any:
+    """Two bfloat16 with sixteen pairs of them: as floats one after the other where there is no such dot product."""
+    if HAS_BF16_DOT:
+        pairs = (builder.bitcast(spread(builder, word), BF16X32), builder.bitcast(lanes, BF16X32))
+        return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32X16, total, *pairs)
+    for one, others in zip(halves(builder, word), halves(builder, builder.bitcast(lanes, I32X16)), strict=True):
+        total = call(builder, "llvm.fma.v16f32", F32X16, spread(builder, one), others, total)
+    return total
 
 
 @operation(types.void, types.int64, types.int64, types.int64, types.int64)
