@@ -26,9 +26,8 @@ for rows, kernel in ((1, "decode"), (100, "prefill")):
 
 
 @pytest.mark.full
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names of x86's kinds")
-@pytest.mark.parametrize("cpu", ["x86-64-v3", "skylake-avx512"])
-def test_every_kernel_is_compiled_for_a_cpu_with_less(cpu: str, tmp_path: Path) -> None:
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="its name is of x86")
+def test_every_kernel_is_compiled_for_a_cpu_without_avx512(tmp_path: Path) -> None:
     """LLVM ends the process where it is told to use an instruction that there is not."""
     given = {
         **os.environ,
