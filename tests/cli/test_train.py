@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import forked
+from winnow.cli.train_plot import training_figure
 
 QUICK = ("--cutoff", 1, "--steps", 3, "--batch", 2, "--lora.rank", 4)
 
@@ -26,6 +27,31 @@ def test_an_adapter_is_trained_and_used(winnow: Any, tiny: Path, data: Path, tmp
     refused = winnow("run", "hello", "-m", tiny, "--adapter", out, "--plan", "lazyllm")
     assert refused.code == 2
     assert refused.err.startswith("error: adapter was trained for speed(cutoff=1")
+
+
+def test_a_training_is_measured_and_drawn(winnow: Any, tiny: Path, data: Path, tmp_path: Path) -> None:
+    out, picture = tmp_path / "adapter", tmp_path / "training.png"
+    shown = winnow(
+        "train", "speed", data, "-m", tiny, "--out", out, *QUICK, "--validation", data, "--plot", picture
+    )  # fmt: skip
+    assert shown.code == 0
+    assert "KL" in shown.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "data.jsonl", "training.png"]
+
+
+def test_a_picture_shows_what_is_learnt_and_what_is_held_out() -> None:
+    log = [{"step": 0, "held_out": {"loss": 3.0, "kl": 0.5}}]
+    log += [{"step": step, "loss": 3.0 - step, "learning_rate": 0.1, "s": 1.0} for step in (1, 2)]
+    log += [{"step": 2, "held_out": {"loss": 2.0, "kl": 0.25}}]
+    figure = training_figure(log, "train speed")
+    panels = {axis.get_title(): axis for axis in figure.axes if axis.get_visible()}
+    assert list(panels) == ["loss", "kl"]
+    lines, smooth, held_out = panels["loss"].lines
+    assert (list(lines.get_xdata()), list(lines.get_ydata())) == ([1, 2], [2.0, 1.0])
+    assert list(smooth.get_ydata()) == [2.0, 1.5]
+    assert (list(held_out.get_xdata()), list(held_out.get_ydata())) == ([0, 2], [3.0, 2.0])
+    assert list(panels["kl"].lines[2].get_ydata()) == [0.5, 0.25]
 
 
 def test_a_whole_model_is_trained_and_used(winnow: Any, tiny: Path, data: Path, tmp_path: Path) -> None:
@@ -54,6 +80,9 @@ def test_a_whole_model_is_trained_and_used(winnow: Any, tiny: Path, data: Path, 
         (("--learning-rate", 0), "learning_rate=0"),
         (("--length", 5), "all 6 conversations are longer than 5 tokens"),
         (("--resume",), "there is no run to resume"),
+        (("--plot", "/proc/x.png"), "cannot write /proc/x.png"),
+        (("--validation", "nothing.jsonl"), "nothing.jsonl"),
+        (("--save-minutes", 0), "save_minutes=0"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -189,6 +189,14 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(case: Case, data: Pa
     assert resumed.files == case.files
 
 
+def test_checkpoints_come_by_the_clock_too(case: Case, data: Path, tmp_path: Path) -> None:
+    out, recipe = tmp_path / "out", replace(case.recipe, save_every=1000, save_minutes=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        case.train(tiny_llm(), data, out, recipe, progress=stop_at(3))
+    assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-3"]
+    case.train(tiny_llm(), data, out, case.recipe, resume=True)  # how often may change
+
+
 def test_another_run_is_not_resumed(case: Case, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):

@@ -21,9 +21,10 @@ from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.errors import InputError, ModelError, PlanError
 from winnow.learn.chat import read_conversations
+from winnow.learn.held_out import HeldOut
 from winnow.learn.packed import packed_logits
 from winnow.learn.recipe import Lora, Recipe
-from winnow.learn.rows import Batch
+from winnow.learn.rows import IGNORED, Batch
 from winnow.learn.run import Progress
 from winnow.learn.sft import Report, train_speed
 from winnow.policies.compute.speed import Speed
@@ -264,3 +265,50 @@ def test_a_loss_that_is_no_number_ends_the_run(data: Path, tmp_path: Path) -> No
     model.model.norm.weight.data[0] = torch.nan
     with pytest.raises(InputError, match="the loss is nan at step 1"):
         train_speed(model, byte_tokenizer(), data, tmp_path / "out", HALF, QUICK)
+
+
+@torch.no_grad()
+def test_figures_of_what_is_held_out(data: Path, tmp_path: Path) -> None:
+    """The loss, and the divergence from what the model said with all layers computed."""
+    model = tiny_model()
+    decoder, conversations = Decoder(model), read_conversations(data, byte_tokenizer(), length=1000).items
+    found = HeldOut.of(decoder, HALF, conversations).figures(decoder, HALF)
+    loss = kl = count = 0.0
+    for each in conversations:
+        batch = Batch.of([each], "bos", "header")
+        learnt = batch.labels[batch.labels != IGNORED]
+        now, before = (packed_logits(decoder, batch, policy).log_softmax(-1) for policy in (HALF, Speed(cutoff=1.0)))
+        loss -= float(now.gather(1, learnt[:, None]).sum())
+        kl += float((before.exp() * (before - now)).sum())
+        count += len(learnt)
+    assert found == pytest.approx({"loss": loss / count, "kl": kl / count}, rel=1e-5)
+    assert found["kl"] > 0.001
+
+
+def test_what_is_held_out_is_measured_before_and_while_it_learns(data: Path, tmp_path: Path) -> None:
+    """Its KL is 0 at full depth for a model that has learnt nothing."""
+    held_out, out = write(tmp_path / "held-out.jsonl", [*keys(3, 2), *turns(2)]), tmp_path / "out"
+    recipe = replace(QUICK, steps=5, validate_every=2, log_every=2)
+    report = train(data, out, DEPTHS["full-depth"], recipe, validation=held_out)
+    lines = [line for line in log(out) if "held_out" in line]
+    assert [line["step"] for line in lines] == [0, 2, 4, 5]
+    assert lines[0]["held_out"]["kl"] == pytest.approx(0, abs=1e-6)
+    assert lines[-1]["held_out"]["kl"] > 0.01
+    assert report.record["result"]["held_out"] == lines[-1]["held_out"]
+    assert report.record["data"]["validation"]["conversations"] == 5
+
+
+def test_learning_does_not_depend_on_what_is_held_out(data: Path, tmp_path: Path) -> None:
+    held_out = write(tmp_path / "held-out.jsonl", keys(3, 2))
+    recipe = replace(QUICK, lora=Lora(rank=4, dropout=0.2))
+    train(data, tmp_path / "alone", recipe=recipe)
+    train(data, tmp_path / "watched", recipe=replace(recipe, validate_every=1), validation=held_out)
+    same(weights(tmp_path / "alone", recipe), weights(tmp_path / "watched", recipe))
+
+
+def test_checkpoints_come_by_the_clock_too(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        train(data, out, recipe=replace(QUICK, save_every=1000, save_minutes=1e-9), progress=stop_at(3))
+    assert (out / "checkpoint-2").is_dir()
+    assert train(data, out, recipe=QUICK, resume=True).result.steps == 4  # how often may change

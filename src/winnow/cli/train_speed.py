@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from winnow.cli.commands.train import Speed
 from winnow.cli.training import left_out, train
@@ -25,23 +26,26 @@ def speed(options: Speed) -> int:
     llm = options.load(dtype=options.dtype or ("float32" if options.full else None))
     if (tokenizer := llm.tokenizer) is None:
         raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")
+    run = partial(train_speed, llm.model, tokenizer, options.data, options.out, policy, recipe)
+    use = f"use it: --{'model' if options.full else 'adapter'} {options.out}"
     return train(
         "train speed",
         options,
-        lambda progress: train_speed(
-            llm.model, tokenizer, options.data, options.out, policy, recipe, resume=options.resume, progress=progress
-        ),
+        lambda progress: run(resume=options.resume, validation=options.validation, progress=progress),
         _told,
-        f"use it: --{'model' if options.full else 'adapter'} {options.out}",
+        use,
     )
 
 
 def _told(made: Report) -> tuple[str, Mapping[str, str]]:
     """What was made, from what, at what cost."""
     result, data = made.result, made.record["data"]
+    told = "loss {loss:.4f} nats per supervised token, KL {kl:.4f} from the model before"
+    held_out = {"held out": told.format(**result.held_out)} if result.held_out else {}
     return made.record["plan"], {
         "loss, first": f"{result.loss_first:.4f} nats per supervised token",
         "loss, last": f"{result.loss_last:.4f}",
+        **held_out,
         "steps": f"{result.steps:,}",
         "tokens": f"{result.tokens:,}",
         "conversations": f"{data['conversations']:,}{left_out(data)}",

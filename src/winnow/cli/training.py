@@ -1,7 +1,9 @@
 """What the commands that train share: their progress, and how they end, interrupted or not."""
 
 import sys
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Group
@@ -12,11 +14,15 @@ from winnow.cli.deliver import Record, deliver
 from winnow.cli.options import JsonOptions
 from winnow.cli.tables import facts
 from winnow.cli.terminal import Meter, interruptible
+from winnow.cli.train_plot import plot_training
 from winnow.learn.directory import last_checkpoint
+from winnow.learn.journal import LOG
 
 if TYPE_CHECKING:
     from winnow.learn.run import Progress, Report
     from winnow.learn.sft import Report as SpeedReport
+
+DRAWN_EVERY_S = 20.0  # at most: a picture takes a part of a second
 
 Made = TypeVar("Made", "SpeedReport", "Report")
 
@@ -33,17 +39,23 @@ def train(
     run: trains, and calls what it is given after every step. told: a title, and facts on what was made. use: how other
     commands take it.
     """
-    made, done = None, 0
+    made, done, drawn = None, 0, 0.0
+    draw = None if options.plot is None else partial(plot_training, options.plot, options.out / LOG, command)
     with Meter("training") as meter, interruptible():
 
         def advance(at: "Progress") -> None:
-            nonlocal done
+            nonlocal done, drawn
             meter.advance(at.step - done, at.steps)
             done = at.step
+            if draw is not None and time.monotonic() - drawn >= DRAWN_EVERY_S:
+                draw()
+                drawn = time.monotonic()
             figures = "".join(f", {name} {value:.4f}" for name, value in at.figures.items() if value is not None)
             meter.note(f"step {at.step:,} of {at.steps:,}{figures}, {at.tokens:,} tokens")
 
         made = run(advance)
+    if draw is not None and (options.out / LOG).is_file():
+        draw()
     if made is None:
         checkpoint = last_checkpoint(options.out)
         way = f"; go on from {checkpoint.name} with --resume" if checkpoint else " before the first checkpoint"

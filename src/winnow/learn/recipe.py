@@ -41,6 +41,8 @@ class Logged(Seeded):
 
     save_every: Count = 200
     """Steps between checkpoints."""
+    save_minutes: Positive = 10.0
+    """Minutes between checkpoints, where so many steps take longer."""
     log_every: Count = 10
     """Steps between lines of log.jsonl."""
 
@@ -101,6 +103,8 @@ class Recipe(Logged):
     """Matrix products in bfloat16, weights as they are loaded."""
     checkpointing: bool = False
     """Less memory, more time."""
+    validate_every: Count = 100
+    """Steps between measurements on --validation."""
     lora: Lora | None = Lora()
 
     def __post_init__(self) -> None:

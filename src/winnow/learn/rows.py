@@ -1,7 +1,7 @@
 """Which rows of a conversation go through which layers when it is learnt under SPEED, and batches laid flat."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -87,3 +87,8 @@ class Batch:
             upper_anchors=tuple(segment.anchors for _, segment in turns),
             labels=ids[upper].where(learnt, IGNORED),
         )
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch there."""
+        ids, upper, labels = (each.to(device) for each in (self.input_ids, self.upper, self.labels))
+        return replace(self, input_ids=ids, upper=upper, labels=labels)

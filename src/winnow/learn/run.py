@@ -58,6 +58,9 @@ class Recipe(Protocol):
     def save_every(self) -> int: ...
 
     @property
+    def save_minutes(self) -> float: ...
+
+    @property
     def log_every(self) -> int: ...
 
     def rate(self, step: int) -> float:
@@ -102,6 +105,7 @@ class Run(Generic[Learning]):
     held_out: Sequence[Sample]
     progress: Callable[[Progress], None]
     begin: float = field(default_factory=time.monotonic)
+    saved: float = field(default_factory=time.monotonic)
 
     def all(self) -> dict[str, Any]:
         """Take the steps that are left; returns what the run came to; seconds: of this part of a resumed run."""
@@ -117,12 +121,18 @@ class Run(Generic[Learning]):
             if self._now(recipe.log_every):
                 self._log_step()
             self._judge()
-            if journal.step % recipe.save_every == 0 and journal.step < recipe.steps:
-                save_checkpoint(self.out, self.learner, journal)
+            self._save()
             last = (self._lines("loss") or [{}])[-1]
             figures = {name: last.get(name) for name in self.parts.shown}
             self.progress(Progress(journal.step, recipe.steps, journal.tokens, figures))
         return self._result()
+
+    def _save(self) -> None:
+        """Write a checkpoint where it is time: after so many steps, or minutes; after the last one there is no need."""
+        step, late = self.journal.step, time.monotonic() - self.saved >= 60 * self.recipe.save_minutes
+        if (late or step % self.recipe.save_every == 0) and step < self.recipe.steps:
+            save_checkpoint(self.out, self.learner, self.journal)
+            self.saved = time.monotonic()
 
     def _judge(self) -> None:
         """Log the figures of what is held out, where it is time."""

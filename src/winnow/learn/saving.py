@@ -25,13 +25,14 @@ LIBRARIES = ("torch", "transformers", "peft", "accelerate")
 @dataclass(frozen=True)
 class Result:
     """What a run came to. tokens: read, again in every epoch; loss: nats per supervised token, of the first and the
-    last log line; seconds: of the last part of a resumed run."""
+    last log line; seconds: of the last part of a resumed run; held_out: figures of the last measurement, None: none."""
 
     steps: int
     tokens: int
     loss_first: float
     loss_last: float
     seconds: float
+    held_out: dict[str, float] | None = None
 
 
 def metadata(

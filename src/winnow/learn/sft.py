@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from winnow.errors import InputError, ModelError
 from winnow.learn.chat import Conversation, read_conversations
 from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoints
+from winnow.learn.held_out import HeldOut
 from winnow.learn.packed import packed_forward
 from winnow.learn.recipe import ALL_LINEAR, Lora, Recipe
 from winnow.learn.rows import segments
@@ -48,6 +50,7 @@ def train_speed(
     recipe: Recipe | None = None,
     *,
     resume: bool = False,
+    validation: Path | None = None,
     progress: Callable[[Progress], None] = silent,
 ) -> Report:
     """Train a model, or LoRA adapters for it, to answer under `policy`; see `read_conversations` for the data.
@@ -60,6 +63,8 @@ def train_speed(
             lasts, checkpoints.
         recipe: None: the defaults.
         resume: go on from the last checkpoint in `out`, with the same data, recipe and policy.
+        validation: more data, which nothing is learnt from: the loss on it, and the KL divergence from what the model
+            said before with all layers computed, go into the log and the result. See `HeldOut` for its memory.
         progress: called after every optimizer step.
     Raises:
         InputError: the data, the recipe or the output directory cannot be used, or the loss is no number any more.
@@ -75,14 +80,21 @@ def train_speed(
     if not resume:
         check_fresh(out)
     _check(model, tokenizer, policy, recipe)
-    read = read_conversations(data, tokenizer, length=recipe.length or decoder.shape.max_positions)
-    _check_rows(read.items, policy, decoder)
+    longest = recipe.length or decoder.shape.max_positions
+    read = read_conversations(data, tokenizer, length=longest)
+    held_out = None if validation is None else read_conversations(validation, tokenizer, length=longest)
+    for given in (read, held_out):
+        _check_rows([] if given is None else given.items, policy, decoder)
     base = {"name": base_name(model), "fingerprint": fingerprint(model)}
     about = {"file": data.name, **read.counts(), "sha256": read.sha256}
+    if held_out is not None:
+        assert validation is not None
+        about["validation"] = {"file": validation.name, **held_out.counts(), "sha256": held_out.sha256}
     record = metadata(plan_of(policy, decoder), decoder.shape.layers, base, recipe, about)
     checkpoint = check_resumed(out, record) if resume else None
     with _trainable(model, recipe) as learner:
-        result, main = _learn(model, learner, read.items, policy, recipe, out, record, checkpoint, progress)
+        kept = [] if held_out is None else held_out.items
+        result, main = _learn(model, learner, read.items, kept, policy, recipe, out, record, checkpoint, progress)
         record["result"] = dataclasses.asdict(result)
         if main:
             save(out, learner, tokenizer, record)
@@ -94,6 +106,7 @@ def _learn(
     model: PreTrainedModel,
     learner: Any,
     conversations: list[Conversation],
+    held_out: list[Conversation],
     policy: Speed,
     recipe: Recipe,
     out: Path,
@@ -105,15 +118,17 @@ def _learn(
     from winnow.learn.trainer import make_trainer
     from winnow.learn.watch import Watch
 
-    watch = Watch(out / "log.jsonl", progress)
+    watch = Watch(out / "log.jsonl", progress, recipe)
     trainer = make_trainer(learner, conversations, out, policy, recipe, watch)
     main = trainer.is_world_process_zero()
     if main:
         out.mkdir(parents=True, exist_ok=True)
         write_metadata(out, record)
     begin = time.monotonic()
-    # Trainer may have moved the model, so this is another Decoder than the one that checked it.
-    with packed_forward(Decoder(model), policy, checkpointing=recipe.checkpointing):
+    decoder = Decoder(model)  # Trainer may have moved the model: another than the one that checked it
+    if held_out:
+        watch.judge = partial(HeldOut.of(decoder, policy, held_out).figures, decoder, policy)
+    with packed_forward(decoder, policy, checkpointing=recipe.checkpointing):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return watch.result(trainer.state, time.monotonic() - begin), main
 

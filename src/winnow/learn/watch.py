@@ -10,37 +10,54 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from winnow.errors import InputError
+from winnow.learn.recipe import Recipe
 from winnow.learn.run import Progress
 from winnow.learn.saving import Result
 
 
 class Watch(TrainerCallback):
-    """Writes `log`, a line of JSON per logging step, and calls `progress`.
+    """Writes `log`, a line of JSON per logging step, calls `progress`, and asks for checkpoints by the clock.
 
+    judge: gives the figures of what is held out, before the first step and every `validate_every`; None: nothing is.
     lines: what was logged, earlier parts of a resumed run included: step, tokens, loss (nats per supervised token, the
-    mean since the line before), learning_rate, grad_norm, s (seconds of this part of the run).
+    mean since the line before), learning_rate, grad_norm; or step and held_out; s: seconds of this part of the run.
     Raises InputError in the middle of a run where the loss is no number any more.
     """
 
-    def __init__(self, log: Path, progress: Callable[[Progress], None]) -> None:
-        self.log, self.progress = log, progress
+    def __init__(
+        self,
+        log: Path,
+        progress: Callable[[Progress], None],
+        recipe: Recipe,
+        judge: Callable[[], dict[str, float]] | None = None,
+    ) -> None:
+        self.log, self.progress, self.recipe, self.judge = log, progress, recipe, judge
         self.lines: list[dict[str, Any]] = []
-        self._begin = time.monotonic()
+        self._begin = self._saved = time.monotonic()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        self._begin = time.monotonic()
+        self._begin = self._saved = time.monotonic()
         if state.global_step and self.log.is_file():
             lines = [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
             self.lines = [line for line in lines if line["step"] <= state.global_step]
         if state.is_world_process_zero:
             self.log.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
+        if not state.global_step:
+            self._judge(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
-        if state.global_step == state.max_steps:
+        if last := state.global_step == state.max_steps:
             control.should_log = True
+        if last or state.global_step % self.recipe.validate_every == 0:
+            self._judge(state)
+        if time.monotonic() - self._saved >= 60 * self.recipe.save_minutes:
+            control.should_save = True
         self.progress(self._progress(state))
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        self._saved = time.monotonic()
 
     def on_log(
         self,
@@ -55,17 +72,27 @@ class Watch(TrainerCallback):
         if not math.isfinite(logs["loss"]):
             raise InputError(f"the loss is {logs['loss']} at step {state.global_step}; use a smaller learning rate")
         line: dict[str, Any] = {"step": state.global_step, "tokens": state.num_input_tokens_seen}
-        line |= {name: logs[name] for name in ("loss", "learning_rate", "grad_norm") if name in logs}
+        self._note(state, line | {name: logs[name] for name in ("loss", "learning_rate", "grad_norm") if name in logs})
+
+    def result(self, state: TrainerState, seconds: float) -> Result:
+        """What the run came to."""
+        losses, held_out = self._found("loss"), self._found("held_out")
+        last = held_out[-1] if held_out else None
+        return Result(state.global_step, state.num_input_tokens_seen, losses[0], losses[-1], seconds, last)
+
+    def _judge(self, state: TrainerState) -> None:
+        if self.judge is not None and state.is_world_process_zero:
+            self._note(state, {"step": state.global_step, "held_out": self.judge()})
+
+    def _note(self, state: TrainerState, line: dict[str, Any]) -> None:
         self.lines.append({**line, "s": round(time.monotonic() - self._begin, 2)})
         if state.is_world_process_zero:
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(self.lines[-1]) + "\n")
 
-    def result(self, state: TrainerState, seconds: float) -> Result:
-        """What the run came to."""
-        first, last = self.lines[0]["loss"], self.lines[-1]["loss"]
-        return Result(state.global_step, state.num_input_tokens_seen, first, last, seconds)
+    def _found(self, name: str) -> list[Any]:
+        return [line[name] for line in self.lines if name in line]
 
     def _progress(self, state: TrainerState) -> Progress:
-        loss = self.lines[-1]["loss"] if self.lines else None
+        loss = (self._found("loss") or [None])[-1]
         return Progress(state.global_step, state.max_steps, state.num_input_tokens_seen, {"loss": loss})

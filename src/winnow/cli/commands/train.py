@@ -9,7 +9,7 @@ from cyclopts.validators import Number
 
 from winnow.cli.command import Command
 from winnow.cli.main import COMMANDS, new_app
-from winnow.cli.options import AdapterOptions, JsonOptions, ModelOptions
+from winnow.cli.options import OUTPUT, AdapterOptions, JsonOptions, ModelOptions
 from winnow.learn.convolutions_recipe import ConvolutionsRecipe
 from winnow.learn.gates_recipe import GatesRecipe
 from winnow.learn.heads_recipe import HeadsRecipe
@@ -29,6 +29,8 @@ class Training(JsonOptions):
     """A new directory for what is made."""
     resume: bool = False
     """Go on from the last checkpoint in --out."""
+    plot: Annotated[Path | None, Parameter(group=OUTPUT)] = None
+    """Draw the figures over the steps there, as PNG, anew as it goes (needs matplotlib)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,8 @@ class Speed(Training, ModelOptions, Command, runs="winnow.cli.train_speed:speed"
     """Above the cutoff, tokens see anchors and themselves."""
     full: bool = False
     """Train all parameters, not LoRA adapters."""
+    validation: Path | None = None
+    """More data, to measure on and not to learn from: its loss, and KL from the model as it was."""
     recipe: Annotated[Recipe, Parameter(name="*")] = field(default_factory=Recipe)
 
 
