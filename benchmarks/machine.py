@@ -10,7 +10,7 @@ import torch
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """The device by name, cores, threads, and versions of what the figures depend on."""
+    """The device by name, what the CPU's vectors are, cores, threads, and versions of what the figures depend on."""
     versions = {"python": platform.python_version()}
     for package in ("winnow-llm", "torch", "transformers", "numba"):
         try:
@@ -18,7 +18,13 @@ def machine(device: torch.device) -> dict[str, Any]:
         except PackageNotFoundError:
             versions[package] = "none"
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
-    return {"device": name, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "versions": versions}
+    return {
+        "device": name,
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "versions": versions,
+    }
 
 
 def _cpu_name() -> str:

@@ -107,7 +107,8 @@ def machine(document: Record) -> str:
     """What it was measured on, and the code that made it."""
     machine = document["machine"]
     threads = "one thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
-    return f"{threads} of an {machine['device']}, commit {document.get('commit')}"
+    vectors = f" ({machine['vectors']})" if "vectors" in machine else ""
+    return f"{threads} of an {machine['device']}{vectors}, commit {document.get('commit')}"
 
 
 def one(records: Iterable[Record], **fields: object) -> Record:

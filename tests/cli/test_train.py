@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import forked
+from winnow.cli.commands.train import app
 from winnow.cli.train_plot import training_figure
 
 QUICK = ("--cutoff", 1, "--steps", 3, "--batch", 2, "--lora.rank", 4)
@@ -64,6 +65,13 @@ def test_a_whole_model_is_trained_and_used(winnow: Any, tiny: Path, data: Path, 
     assert ran.json["plan"].startswith("speed(cutoff=1")
     scored = winnow("eval", "-m", out, "-t", "passkey", "-l", 256, "-n", 1, "--depth", 0.5, "--json")
     assert scored.json["accuracy"][0]["plan"] == ran.json["plan"]
+
+
+@pytest.mark.parametrize(("given", "cutoff"), [("1", 1), ("0.5", 0.5), ("1.0", 1.0)])
+def test_a_cutoff_is_a_count_or_a_share(given: str, cutoff: float) -> None:
+    _, bound, _ = app.parse_args(["speed", "data.jsonl", "--out", "out", "--cutoff", given])
+    found = bound.arguments["cutoff"]
+    assert (found, type(found)) == (cutoff, type(cutoff))
 
 
 @pytest.mark.parametrize(

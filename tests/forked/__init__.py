@@ -16,6 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MEMORY = 6 * 2**30  # bytes of address space, most of which is libraries
+SECONDS = 600  # on a processor: none takes a tenth of it where products of bfloat16 are fast
 WINNOW = "import numba, winnow.cli.main, winnow.cli.run, winnow.server.app, winnow.server.run"
 WINNOW += ", transformers.models.llama.modeling_llama"
 SHARED = "WINNOW_TEST_PYTHON"  # the program that the process which started these workers has made for them
@@ -58,7 +59,7 @@ class Ended:
 
 
 def start(arguments: Sequence[object], program: str | None = None, **settings: object) -> subprocess.Popen[str]:
-    """A process with pipes, in the memory that there is for it and a minute on a processor, which Ctrl-C reaches.
+    """A process with pipes, in the memory and the time on a processor that there are for it, which Ctrl-C reaches.
 
     program: `python()` where it is none.
     """
@@ -69,7 +70,7 @@ def start(arguments: Sequence[object], program: str | None = None, **settings: o
 
 def _bounded() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     # A parent started in the background ignores Ctrl-C, and its children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

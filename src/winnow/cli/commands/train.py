@@ -1,10 +1,11 @@
 """`winnow train`: what a plan needs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
 from winnow.cli.command import Command
@@ -17,6 +18,15 @@ from winnow.learn.indexers_recipe import IndexersRecipe
 from winnow.learn.recipe import Recipe
 
 app = new_app("train", COMMANDS["train"][1])
+
+
+def _count_or_share(kind: object, tokens: Sequence[Token]) -> int | float:
+    """1 is a count and 1.0 a share: what takes either would round the share."""
+    text = tokens[0].value
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +50,7 @@ class Speed(Training, ModelOptions, Command, runs="winnow.cli.train_speed:speed"
     With --cutoff 1.0 it is ordinary fine-tuning on the same batches, to compare with.
     """
 
-    cutoff: int | float = 0.75
+    cutoff: Annotated[int | float, Parameter(converter=_count_or_share)] = 0.75
     """Layers for the prompt: a count, or a share; 1.0 is all."""
     anchors: str = "bos"
     """Prompt tokens for all layers: bos, none, system, first:4 ..."""
