@@ -7,20 +7,23 @@ STAMP := $(VENV)/.installed
 # Workers, and the many processes that tests start, read what one of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-full lint format bench results clean
+.PHONY: demo test test-part test-full lint format bench results clean
 
 demo: $(STAMP)  ## eight questions about a real document, under full attention and plans
 	$(BIN)/winnow demo
 
 # A worker on every core with one thread (tests/conftest.py); then what needs two threads, alone.
 define run_tests
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal -m "not threads and ($(1))"
-	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "threads and ($(1))" $(THREADED)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal -m "not threads and ($(1))" $(2)
+	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "threads and ($(1))" $(2) $(THREADED)
 endef
 THREADED := tests/kernels tests/engine tests/runtime
 
 test: lint  ## every check that gates a change
 	$(call run_tests,not full)
+
+test-part: lint  ## the same with one in ten of the other cases of the large products, drawn by the engine
+	$(call run_tests,full or not full,--one-in 10:$(shell $(PYTHON) .ci/engine.py))
 
 test-full: lint  ## the same with every case of the large products: minutes more; notes the engine that passed
 	$(call run_tests,full or not full)

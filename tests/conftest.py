@@ -1,6 +1,7 @@
 """Options and fixtures every test shares."""
 
 import gc
+import hashlib
 import importlib
 import multiprocessing.spawn
 import os
@@ -30,6 +31,7 @@ IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="run the device-agnostic tests on this device (cpu, cuda)")
+    parser.addoption("--one-in", metavar="N:SEED", help="of the cases with the mark `full`, one in N, drawn by a seed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +52,21 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in reversed(others):
         importlib.import_module(name)
     beside.wait()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (drawn := config.getoption("--one-in")) is None:
+        return
+    count, seed = drawn.split(":")
+    left = [
+        each
+        for each in items
+        if each.get_closest_marker("full") is not None
+        and int.from_bytes(hashlib.sha256(f"{seed}\0{each.nodeid}".encode()).digest()) % int(count)
+    ]
+    config.hook.pytest_deselected(items=left)
+    out = set(left)
+    items[:] = [each for each in items if each not in out]
 
 
 def pytest_collection_finish() -> None:

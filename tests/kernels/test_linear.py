@@ -150,6 +150,7 @@ def test_products_of_many_rows_are_rounded_once(monkeypatch, dtype, bias):
 
 
 @torch.no_grad()
+@pytest.mark.usefixtures("halves")
 def test_layers_of_many_rows_multiply_as_the_cpu_does_best(monkeypatch):
     kinds = []
     stock = F.linear
@@ -157,14 +158,20 @@ def test_layers_of_many_rows_multiply_as_the_cpu_does_best(monkeypatch):
     layer = nn.Linear(64, 64).bfloat16()
     use_fast_linears(layer)
     layer(torch.zeros(17, 64).bfloat16())
-    assert kinds == [multiplied_in(torch.bfloat16)]
+    assert kinds == [many.multiplied_in(torch.bfloat16)]
 
 
-def test_only_halves_on_a_cpu_are_multiplied_in_another_dtype():
-    for dtype in (torch.float32, torch.float64):
+def test_only_bfloat16_on_a_cpu_is_multiplied_in_another_dtype():
+    for dtype in (torch.float16, torch.float32, torch.float64):
         assert multiplied_in(dtype) == dtype
     assert multiplied_in(torch.bfloat16, "cuda") == torch.bfloat16
     assert multiplied_in(torch.bfloat16) in (torch.bfloat16, torch.float32)
+
+
+def test_a_torch_without_onednn_multiplies_bfloat16_as_float32(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops, "mkldnn", None)  # such a torch has no operators of it
+    assert multiplied_in.__wrapped__(torch.bfloat16) == torch.float32
 
 
 @pytest.mark.threads

@@ -1,8 +1,10 @@
 """What the commands that train share: their progress, and how they end, interrupted or not."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +17,7 @@ from winnow.cli.options import JsonOptions
 from winnow.cli.tables import facts
 from winnow.cli.terminal import Meter, interruptible
 from winnow.cli.train_plot import plot_training
+from winnow.errors import InputError
 from winnow.learn.directory import last_checkpoint
 from winnow.learn.journal import LOG
 
@@ -40,7 +43,8 @@ def train(
     commands take it.
     """
     made, done, drawn = None, 0, 0.0
-    draw = None if options.plot is None else partial(plot_training, options.plot, options.out / LOG, command)
+    first = os.environ.get("RANK", "0") == "0"  # of several processes, which have one log
+    draw = partial(plot_training, options.plot, options.out / LOG, command) if options.plot and first else None
     with Meter("training") as meter, interruptible():
 
         def advance(at: "Progress") -> None:
@@ -48,7 +52,8 @@ def train(
             meter.advance(at.step - done, at.steps)
             done = at.step
             if draw is not None and time.monotonic() - drawn >= DRAWN_EVERY_S:
-                draw()
+                with suppress(InputError):  # a disk that is full now ends no training
+                    draw()
                 drawn = time.monotonic()
             figures = "".join(f", {name} {value:.4f}" for name, value in at.figures.items() if value is not None)
             meter.note(f"step {at.step:,} of {at.steps:,}{figures}, {at.tokens:,} tokens")

@@ -10,7 +10,8 @@ from winnow.runtime.adapters import METADATA, read_metadata
 
 CHECKPOINT = "checkpoint-"
 COMPLETE = "trainer_state.json"  # the last file of a checkpoint to be written
-HOW_OFTEN = ("save_every", "save_minutes", "log_every")  # of a recipe: what may change between the parts of a run
+# Of a recipe: what may change between the parts of a run.
+HOW_OFTEN = ("save_every", "save_minutes", "log_every", "validate_every")
 
 
 def check_fresh(out: Path) -> None:
@@ -68,6 +69,7 @@ def _identity(record: dict[str, Any]) -> dict[str, Any]:
         "plan": record.get("plan"),
         "model": known["base"].get("fingerprint"),
         "data": known["data"].get("sha256"),
+        "validation": (known["data"].get("validation") or {}).get("sha256"),
         **{name: value for name, value in known["recipe"].items() if name not in ("lora", *HOW_OFTEN)},
         "lora": bool(lora),
         **{f"lora {name}": value for name, value in lora.items()},

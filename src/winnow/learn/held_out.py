@@ -18,7 +18,8 @@ from winnow.runtime.decoder import Decoder
 class HeldOut:
     """Conversations, and what the model, all layers computed, said of each before it learnt anything.
 
-    before: [supervised, vocab] float32 log-probabilities of each conversation: vocab * 4 bytes a supervised token.
+    before: [supervised, vocab] float32 log-probabilities of each conversation, on the CPU: vocab * 4 bytes a
+    supervised token.
     """
 
     conversations: Sequence[Conversation]
@@ -27,7 +28,7 @@ class HeldOut:
     @classmethod
     def of(cls, decoder: Decoder, policy: Speed, conversations: Sequence[Conversation]) -> "HeldOut":
         whole = replace(policy, cutoff=1.0)
-        return cls(conversations, [each for _, each in _predicted(decoder, whole, conversations)])
+        return cls(conversations, [each.cpu() for _, each in _predicted(decoder, whole, conversations)])
 
     def figures(self, decoder: Decoder, policy: Speed) -> dict[str, float]:
         """Means over supervised tokens, in nats: the loss, and the KL divergence from what was said before."""
@@ -36,7 +37,7 @@ class HeldOut:
         predicted = _predicted(decoder, policy, self.conversations)
         for before, (labels, now) in zip(self.before, predicted, strict=True):
             loss += float(F.nll_loss(now, labels, reduction="sum"))
-            kl += float(F.kl_div(now, before, reduction="sum", log_target=True))
+            kl += float(F.kl_div(now, before.to(now.device), reduction="sum", log_target=True))
             count += len(labels)
         return {"loss": loss / count, "kl": kl / count}
 

@@ -21,6 +21,7 @@ from winnow.errors import InputError, ModelError
 from winnow.learn.chat import Conversation, read_conversations
 from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoints
 from winnow.learn.held_out import HeldOut
+from winnow.learn.journal import LOG
 from winnow.learn.packed import packed_forward
 from winnow.learn.recipe import ALL_LINEAR, Lora, Recipe
 from winnow.learn.rows import segments
@@ -81,20 +82,15 @@ def train_speed(
         check_fresh(out)
     _check(model, tokenizer, policy, recipe)
     longest = recipe.length or decoder.shape.max_positions
-    read = read_conversations(data, tokenizer, length=longest)
-    held_out = None if validation is None else read_conversations(validation, tokenizer, length=longest)
-    for given in (read, held_out):
-        _check_rows([] if given is None else given.items, policy, decoder)
+    read, about = _read(data, tokenizer, longest, policy, decoder)
+    held_out: list[Conversation] = []
+    if validation is not None:
+        held_out, about["validation"] = _read(validation, tokenizer, longest, policy, decoder)
     base = {"name": base_name(model), "fingerprint": fingerprint(model)}
-    about = {"file": data.name, **read.counts(), "sha256": read.sha256}
-    if held_out is not None:
-        assert validation is not None
-        about["validation"] = {"file": validation.name, **held_out.counts(), "sha256": held_out.sha256}
     record = metadata(plan_of(policy, decoder), decoder.shape.layers, base, recipe, about)
     checkpoint = check_resumed(out, record) if resume else None
     with _trainable(model, recipe) as learner:
-        kept = [] if held_out is None else held_out.items
-        result, main = _learn(model, learner, read.items, kept, policy, recipe, out, record, checkpoint, progress)
+        result, main = _learn(model, learner, read, held_out, policy, recipe, out, record, checkpoint, progress)
         record["result"] = dataclasses.asdict(result)
         if main:
             save(out, learner, tokenizer, record)
@@ -118,7 +114,7 @@ def _learn(
     from winnow.learn.trainer import make_trainer
     from winnow.learn.watch import Watch
 
-    watch = Watch(out / "log.jsonl", progress, recipe)
+    watch = Watch(out / LOG, progress, recipe)
     trainer = make_trainer(learner, conversations, out, policy, recipe, watch)
     main = trainer.is_world_process_zero()
     if main:
@@ -151,6 +147,15 @@ def _check(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, policy: S
         raise InputError(
             "the model has no chat template, so answers have no header to begin with; use decode_from='last:1'"
         )
+
+
+def _read(
+    file: Path, tokenizer: PreTrainedTokenizerBase, longest: int, policy: Speed, decoder: Decoder
+) -> tuple[list[Conversation], dict[str, Any]]:
+    """The conversations of a file, checked, and what is said of it."""
+    read = read_conversations(file, tokenizer, length=longest)
+    _check_rows(read.items, policy, decoder)
+    return read.items, {"file": file.name, **read.counts(), "sha256": read.sha256}
 
 
 def _check_rows(conversations: list[Conversation], policy: Speed, decoder: Decoder) -> None:

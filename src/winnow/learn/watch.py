@@ -52,7 +52,8 @@ class Watch(TrainerCallback):
             control.should_log = True
         if last or state.global_step % self.recipe.validate_every == 0:
             self._judge(state)
-        if time.monotonic() - self._saved >= 60 * self.recipe.save_minutes:
+        # Several processes have to save after the same step, and each has a clock of its own.
+        if args.world_size == 1 and time.monotonic() - self._saved >= 60 * self.recipe.save_minutes:
             control.should_save = True
         self.progress(self._progress(state))
 
@@ -81,7 +82,7 @@ class Watch(TrainerCallback):
         return Result(state.global_step, state.num_input_tokens_seen, losses[0], losses[-1], seconds, last)
 
     def _judge(self, state: TrainerState) -> None:
-        if self.judge is not None and state.is_world_process_zero:
+        if self.judge is not None:
             self._note(state, {"step": state.global_step, "held_out": self.judge()})
 
     def _note(self, state: TrainerState, line: dict[str, Any]) -> None:

@@ -13,15 +13,15 @@ TILE = 16  # rows of a weight that pieces are whole multiples of, as packed weig
 
 @functools.cache
 def multiplied_in(dtype: torch.dtype, device: str = "cpu") -> torch.dtype:
-    """The dtype in which products of `dtype` are taken: float32 for halves on a CPU for which torch has none of theirs.
+    """The dtype in which products of `dtype` are taken: float32 for bfloat16 on a CPU where torch has none of its own.
 
     On a CPU without AVX-512 they take five times as long as the same in float32.
     """
-    if device != "cpu" or dtype not in (torch.bfloat16, torch.float16):
+    if device != "cpu" or dtype != torch.bfloat16:
         return dtype
-    mkldnn = torch.ops.mkldnn
-    supported = mkldnn._is_mkldnn_bf16_supported if dtype == torch.bfloat16 else mkldnn._is_mkldnn_fp16_supported
-    return dtype if torch.backends.mkldnn.is_available() and supported() else torch.float32
+    # The operator is there only where torch was built with oneDNN.
+    has_own = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype if has_own else torch.float32
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

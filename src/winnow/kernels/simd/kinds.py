@@ -22,7 +22,7 @@ def _has(feature: str) -> bool:
     return _FOR_THIS_CPU and bool(llvm.get_host_cpu_features().get(feature, False))
 
 
-HAS_WIDE_REGISTERS: bool = _has("avx512f")  # 32 registers of sixteen lanes; elsewhere there is room for a third of them
+HAS_WIDE_REGISTERS: bool = _has("avx512f")  # 32 of sixteen lanes; elsewhere they hold a quarter of that
 HAS_BYTE_DOT: bool = _has("avx512vnni")
 HAS_BF16_DOT: bool = _has("avx512bf16")
 
