@@ -71,8 +71,8 @@ def test_products_are_those_of_the_floats(kind: int, minima: bool, shape: tuple[
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             mine, bias = x.to(dtype), torch.randn(shape[0], generator=source).to(dtype)
             wanted = mine.double() @ values.T + bias.double()
-            if few == 0:  # then the weight is rounded too
-                wanted = mine.double() @ values.to(dtype).double().T + bias.double()
+            if few == 0:  # then the weight is rounded too, where products are taken in its dtype
+                wanted = mine.double() @ values.to(many.multiplied_in(dtype)).double().T + bias.double()
             elif dtype == torch.bfloat16 and HAS_BYTE_DOT:
                 wanted = whole_numbers(mine) @ values.T + bias.double()
             got = linear(mine, weight, bias, few)
