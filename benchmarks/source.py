@@ -17,24 +17,25 @@ class Source:
     """What to load, and how.
 
     shape: a name of `benchmarks.shapes`, whose random weights are taken instead of the model; such a model has at least
-    `positions` positions, which its weights do not depend on.
+    `positions` positions, which its weights do not depend on. deterministic: as of `LLM`.
     """
 
     options: ModelOptions
     shape: str | None = None
     positions: int = 0
+    deterministic: bool = False
 
     def load(self) -> LLM:
         """Raises what `LLM` raises, and InputError where there is no such shape."""
         given = self.options
         if self.shape is None:
-            return given.load()
+            return given.load(deterministic=self.deterministic)
         if given.threads is not None:
             torch.set_num_threads(given.threads)
         dtype = parse_dtype(given.dtype) or torch.bfloat16
         model = random_model(shape_named(self.shape), dtype, parse_device(given.device))
         model.config.max_position_embeddings = max(model.config.max_position_embeddings, self.positions)
-        return LLM(model, weights=given.weights, prefill_chunk=given.prefill_chunk)
+        return LLM(model, weights=given.weights, prefill_chunk=given.prefill_chunk, deterministic=self.deterministic)
 
 
 def load_checked(source: Source, plans: Sequence[Plan], tokens: int) -> LLM:

@@ -1,10 +1,15 @@
-"""A chat over a document, turn by turn, on an engine that retains what has ended: time to the first token of each."""
+"""A chat over a document, turn by turn, on an engine that retains what has ended: time to the first token of each.
+
+The last turns are asked of an engine that retains nothing, too: is the answer the same?
+"""
 
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from winnow import LLM, Plan, SamplingParams
+from winnow.engine.engine import Engine
+from winnow.engine.request import Completion, Request
 from winnow.evaluation.evaluate import Progress, silent
 from winnow.runtime.llm import Message
 
@@ -19,9 +24,23 @@ RETAIN = 2**40  # more than any chat takes
 
 
 @dataclass(frozen=True)
+class Chats:
+    """What every plan is asked. turns: of a chat; new: tokens of an answer; again: how many of the last turns an engine
+    that retains nothing is asked, too; max_cache_bytes: all that either engine may hold, None: whatever is needed."""
+
+    document: str
+    turns: int
+    new: int
+    repeats: int
+    again: int
+    max_cache_bytes: int | None
+
+
+@dataclass(frozen=True)
 class TurnTaken:
-    """One turn. prompt, cached: tokens of all that was said, and how many of them were taken over; retained: bytes
-    afterwards."""
+    """One turn. prompt, cached: tokens of all that was said, and how many of them were taken over; held: the most bytes
+    after any step, of what is retained and what is reserved; same: whether an engine that retains nothing answers so,
+    None where it was not asked."""
 
     plan: str
     chat: int
@@ -29,13 +48,15 @@ class TurnTaken:
     prompt: int
     cached: int
     ttft_s: float
-    retained: int
+    held: int
+    same: bool | None
 
 
 @dataclass(frozen=True)
 class TurnsRow:
     """A plan, over its chats. first_s: TTFT of first turns, the median; later_s: of the others; of_first, worst: these
-    over the first of their chat, the median and the largest; new: tokens computed in a later turn, the median."""
+    over the first of their chat, the median and the largest; new: tokens computed in a later turn, the median; held:
+    the most bytes after any step; same: of the answers compared, those that are equal."""
 
     plan: str
     chats: int
@@ -44,42 +65,51 @@ class TurnsRow:
     of_first: float
     worst: float
     new: float
-    retained: int
+    held: int
+    compared: int
+    same: int
 
 
-def measure_turns(
-    llm: LLM,
-    plans: Sequence[Plan],
-    document: str,
-    *,
-    turns: int,
-    new: int,
-    repeats: int,
-    progress: Progress = silent,
-) -> Iterator[TurnTaken]:
-    """Chats of so many turns by every plan in turns, each answer of `new` tokens; progress: called after every turn."""
-    for chat in range(repeats):
+def measure_turns(llm: LLM, plans: Sequence[Plan], chats: Chats, progress: Progress = silent) -> Iterator[TurnTaken]:
+    """Chats by every plan in turns; progress: called with 1 after every turn.
+
+    Raises CapacityError where a prompt can never fit.
+    """
+    for chat in range(chats.repeats):
         for plan in plans:
-            for taken in _chat(llm, plan, document, chat, turns, new):
+            for taken in _chat(llm, plan, chat, chats):
                 yield taken
                 progress(1)
 
 
-def _chat(llm: LLM, plan: Plan, document: str, chat: int, turns: int, new: int) -> Iterator[TurnTaken]:
-    params = SamplingParams(max_tokens=new, ignore_eos=True)
+def _chat(llm: LLM, plan: Plan, chat: int, chats: Chats) -> Iterator[TurnTaken]:
+    params = SamplingParams(max_tokens=chats.new, ignore_eos=True)
     said: list[Message] = []
-    with llm.engine(retain_bytes=RETAIN) as engine:
-        for turn in range(turns):
+    limit = chats.max_cache_bytes
+    with (
+        llm.engine(retain_bytes=RETAIN, max_cache_bytes=limit) as engine,
+        llm.engine(max_cache_bytes=limit) as forgetful,
+    ):
+        for turn in range(chats.turns):
             question = QUESTIONS[turn % len(QUESTIONS)]
-            said.append({"role": "user", "content": question if turn else f"{document}\n\n{question}"})
+            said.append({"role": "user", "content": question if turn else f"{chats.document}\n\n{question}"})
             [request] = llm.check([llm.render(said)], params, plan=plan)
-            *_, last = engine.follow(request)
-            assert last.completion is not None
-            stats = last.completion.stats
-            yield TurnTaken(
-                str(plan), chat, turn, stats.prompt_tokens, stats.cached_tokens, stats.ttft_s, engine.retained_bytes
-            )
-            said.append({"role": "assistant", "content": last.completion.text})
+            answer, held = _answer(engine, request)
+            same = None
+            if turn and turn >= chats.turns - chats.again:
+                same = _answer(forgetful, request)[0].token_ids == answer.token_ids
+            stats = answer.stats
+            yield TurnTaken(str(plan), chat, turn, stats.prompt_tokens, stats.cached_tokens, stats.ttft_s, held, same)
+            said.append({"role": "assistant", "content": answer.text})
+
+
+def _answer(engine: Engine, request: Request) -> tuple[Completion, int]:
+    """What the engine answers, and the most bytes that are retained and reserved after any step."""
+    answer, held = None, 0
+    for output in engine.follow(request):
+        answer, held = output.completion, max(held, engine.retained_bytes + engine.reserved_bytes)
+    assert answer is not None
+    return answer, held
 
 
 def summarise_turns(taken: Sequence[TurnTaken]) -> list[TurnsRow]:
@@ -100,7 +130,9 @@ def summarise_turns(taken: Sequence[TurnTaken]) -> list[TurnsRow]:
                     statistics.median(of_first),
                     max(of_first),
                     statistics.median(each.prompt - each.cached for each in later),
-                    max(each.retained for each in mine),
+                    max(each.held for each in mine),
+                    sum(each.same is not None for each in mine),
+                    sum(each.same is True for each in mine),
                 )
             )
     return rows

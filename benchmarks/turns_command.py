@@ -11,7 +11,7 @@ from benchmarks.document import document_ids
 from benchmarks.record import Record, about
 from benchmarks.source import Source, load_checked
 from benchmarks.tables import plan_table
-from benchmarks.turns import TurnsRow, TurnTaken, measure_turns, summarise_turns
+from benchmarks.turns import Chats, TurnsRow, TurnTaken, measure_turns, summarise_turns
 from winnow.cli.deliver import deliver
 from winnow.cli.inputs import parse_plans
 from winnow.cli.terminal import Meter, interruptible
@@ -21,30 +21,36 @@ PLANS = (
     "full",
     "streaming(recent=1024)",
     "snapkv(budget=1024, chunk=512)",
-    "quantized",
     "slowfast(budget=512, recent=128)",
+    "quest(budget=512)",
+    "speed(cutoff=0.75)",
+    "quantized",
+    "streaming(recent=1024) + slowfast(budget=512, recent=128) + quantized",
 )
+MIB = 2**20
+SETTINGS = ("length", "turns", "new", "repeats", "again", "max_cache_mib", "deterministic")
 ROOM = 64  # tokens of a question and of what the chat template puts around it, at most
 
 
 def turns(options: Turns) -> int:
     """Time the turns of chats; returns the exit code."""
     plans = parse_plans(options.plan, PLANS)
-    llm = load_checked(Source(options), plans, options.length + options.turns * (options.new + ROOM))
+    source = Source(options, deterministic=options.deterministic)
+    llm = load_checked(source, plans, options.length + options.turns * (options.new + ROOM))
     if llm.tokenizer is None or not llm.tokenizer.chat_template:
         raise InputError(f"{options.model_name} has no chat template, and a chat needs one; use another model")
     document = str(llm.tokenizer.decode(document_ids(llm, options.text, options.length), skip_special_tokens=True))
     taken: list[TurnTaken] = []
     total = len(plans) * options.repeats * options.turns
-    settings = {name: getattr(options, name) for name in ("turns", "new", "repeats")}
+    limit = None if options.max_cache_mib is None else int(options.max_cache_mib * MIB)
+    chats = Chats(document, options.turns, options.new, options.repeats, options.again, limit)
     with Meter("turns", total) as meter, interruptible():
-        for each in measure_turns(llm, plans, document, **settings, progress=meter.advance):
+        for each in measure_turns(llm, plans, chats, meter.advance):
             taken.append(each)
             meter.note(f"{each.plan}: turn {each.turn + 1} of {options.turns}, chat {each.chat + 1}")
     rows, name = summarise_turns(taken), options.model_name
     figures = {
-        "length": options.length,
-        **settings,
+        **{name: getattr(options, name) for name in SETTINGS},
         "summary": [asdict(row) for row in rows],
         "records": [asdict(each) for each in taken],
     }
@@ -60,11 +66,14 @@ COLUMNS: dict[str, Callable[[TurnsRow], str]] = {
     "of first\nx": lambda row: f"{row.of_first:.3f}",
     "worst\nx": lambda row: f"{row.worst:.3f}",
     "new\ntokens": lambda row: f"{row.new:,.0f}",
-    "retained\nMiB": lambda row: f"{row.retained / 2**20:.1f}",
+    "held\nMiB": lambda row: f"{row.held / MIB:.1f}",
+    "as without\nreuse": lambda row: f"{row.same} of {row.compared}" if row.compared else "-",
 }
 CAPTION = (
     "TTFT of the first turn, and of later ones, medians; of first: each over that of its chat's first turn, the median "
-    "and the largest; new: tokens of a later prompt that were computed, the median; retained: the most after any turn"
+    "and the largest; new: tokens of a later prompt that were computed, the median; held: the most after any step, "
+    "retained and reserved; as without reuse: answers equal to those of an engine that retains nothing, where it was "
+    "asked"
 )
 
 

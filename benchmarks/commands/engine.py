@@ -156,7 +156,14 @@ class Turns(PlansOptions, TextOptions, OutOptions):
     """Of a chat."""
     new: AtLeast1 = 32
     """Tokens of an answer."""
-    repeats: Repeats = 3
+    again: Annotated[int, Parameter(validator=Number(gte=0))] = 1
+    """Last turns of a chat that an engine which retains nothing is asked, too: is the answer the same?"""
+    repeats: Annotated[int, Parameter(validator=Number(gte=1))] = 3
+    """Chats of every plan."""
+    deterministic: bool = False
+    """Nothing may be rounded otherwise in other company, or where a prompt is cut elsewhere."""
+    max_cache_mib: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
+    """All that the chat and what is retained hold, at most. Default: what they need."""
 
     def __call__(self) -> int:
         from benchmarks.turns_command import turns
