@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-PATIENCE_S = 600.0  # for the next piece
+PATIENCE_S = 3600.0  # for the next piece: where all are let in, the last one waits for all others
 COME_BACK = (429, 503)  # where the answer has Retry-After
 SAID = 200  # characters of what a server says of an error
 COUNTED = {"stream": True, "stream_options": {"include_usage": True}}
