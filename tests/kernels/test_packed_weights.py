@@ -10,7 +10,6 @@ from torch import Tensor
 from winnow.kernels import packed
 from winnow.kernels.linear import many
 from winnow.kernels.packed import KINDS, PackedWeight, expand, linear, pack, quantize, rows_of
-from winnow.kernels.simd.kinds import HAS_BYTE_DOT
 
 SHAPES = [(33, 576), (4, 32), (7, 96), (50, 1536), (192, 1056)]  # no tile divides most of them
 ALL = [(kind, minima) for kind in range(len(KINDS)) for minima in (False, True)]
@@ -73,7 +72,7 @@ def test_products_are_those_of_the_floats(kind: int, minima: bool, shape: tuple[
             wanted = mine.double() @ values.T + bias.double()
             if few == 0:  # then the weight is rounded too, where products are taken in its dtype
                 wanted = mine.double() @ values.to(many.multiplied_in(dtype)).double().T + bias.double()
-            elif dtype == torch.bfloat16 and HAS_BYTE_DOT:
+            elif dtype == torch.bfloat16:
                 wanted = whole_numbers(mine) @ values.T + bias.double()
             got = linear(mine, weight, bias, few)
             assert got.dtype == dtype

@@ -19,7 +19,6 @@ from winnow.kernels.linear.cpu import linear_part
 from winnow.kernels.packed.cpu import OUT, packed_part
 from winnow.kernels.pages.cpu import choose_pages, room_floats
 from winnow.kernels.signs.cpu import choose_units, signs_floats
-from winnow.kernels.simd.kinds import HAS_BYTE_DOT
 from winnow.kernels.simd.memory import read_f32, read_i64
 from winnow.kernels.team import join, meet
 
@@ -83,10 +82,7 @@ def product(x: int, rows: int, part: int, first: int, last: int, y: int, stride:
         return
     columns, group = read_i64(part + 8 * t.COLUMNS), read_i64(part + 8 * t.GROUP)
     minima = read_i64(part + 8 * t.MINIMA) != 0
-    packed_part(
-        x, data, bias, y, stride, room, rows, first, last, columns, row_bytes, group, kind, minima, half,
-        half and HAS_BYTE_DOT,
-    )  # fmt: skip
+    packed_part(x, data, bias, y, stride, room, rows, first, last, columns, row_bytes, group, kind, minima, half)
 
 
 @njit(cache=True, error_model="numpy", inline="always")

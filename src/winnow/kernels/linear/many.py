@@ -15,7 +15,7 @@ TILE = 16  # rows of a weight that pieces are whole multiples of, as packed weig
 def multiplied_in(dtype: torch.dtype, device: str = "cpu") -> torch.dtype:
     """The dtype in which products of `dtype` are taken: float32 for bfloat16 on a CPU where torch has none of its own.
 
-    On a CPU without AVX-512 they take five times as long as the same in float32.
+    Without instructions for bfloat16 its products take longer than the same in float32.
     """
     if device != "cpu" or dtype != torch.bfloat16:
         return dtype

@@ -106,7 +106,7 @@ def _seconds(x: Tensor, weight: PackedWeight, few: int) -> float:
 
 
 def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, rows: int) -> Tensor:
-    kernel, scratch_bytes, dots = _kernels()
+    kernel, scratch_bytes = _kernels()
     data, row_bytes, outs, columns, group = weight.facts
     halves, threads = x.dtype == torch.bfloat16, parts_of_work()
     padded = 1 if rows == 1 else -(-rows // ROWS) * ROWS
@@ -117,18 +117,17 @@ def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, rows: int) ->
     match_torch_threads()
     kernel(
         x.data_ptr(), data, 0 if bias is None else bias.data_ptr(), y.data_ptr(), scratch.data_ptr(), padded, outs,
-        columns, row_bytes, group, weight.kind, threads, weight.minima, halves, halves and dots,
+        columns, row_bytes, group, weight.kind, threads, weight.minima, halves,
     )  # fmt: skip
     return y if padded == rows else y[:rows].view(shape)
 
 
 @functools.cache
-def _kernels() -> tuple[Any, Any, bool]:
+def _kernels() -> tuple[Any, Any]:
     """Imported when first used, since that compiles them."""
     from winnow.kernels.packed.cpu import product_kernel, scratch_bytes
-    from winnow.kernels.simd.kinds import HAS_BYTE_DOT
 
-    return product_kernel, scratch_bytes, HAS_BYTE_DOT
+    return product_kernel, scratch_bytes
 
 
 def _expand(weight: PackedWeight, out: Tensor, count: int, rows: int = 0) -> None:

@@ -22,7 +22,7 @@ from winnow.kernels.packed.lanes import (
     power_below,
     product_of_tile,
     rounded,
-    store_bytes,
+    store_whole,
     write_whole,
 )
 from winnow.kernels.packed.weight import BLOCK, ROWS, TILE
@@ -55,8 +55,7 @@ def whole_block(x: int, group: int, zero: int, place: int) -> None:
     power = max(power_below(most * SLIGHTLY), LEAST)
     scale = splat(TOP / power)
     low, high = rounded(mul(low, scale)), rounded(mul(high, scale))
-    store_bytes(place, low)
-    store_bytes(place + LANES, high)
+    store_whole(place, low, high)
     factor = power / TOP if finite else np.float32(np.nan)
     write_f32(place + FACTOR, factor)
     first, second = sum_lanes(low), sum_lanes(high)
@@ -68,11 +67,10 @@ def whole_block(x: int, group: int, zero: int, place: int) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def float_block(x: int, group: int, half: bool, place: int) -> None:
-    """32 values as float32, and the sum of each group."""
-    size = 2 if half else 4
+def float_block(x: int, group: int, place: int) -> None:
+    """32 float32, and the sum of each group."""
     for side in range(2):
-        value = load_bf16(x + 16 * size * side) if half else load_f32(x + 16 * size * side)
+        value = load_f32(x + 4 * LANES * side)
         store_f32(place + 4 * LANES * side, value)
         write_f32(place + FLOAT_SUMS + 4 * side, sum_lanes(value))
     if group == BLOCK:
@@ -82,29 +80,29 @@ def float_block(x: int, group: int, half: bool, place: int) -> None:
 @njit(cache=True, error_model="numpy")
 def packed_part(
     x: int, weight: int, bias: int, y: int, stride: int, scratch: int, rows: int, first: int, last: int, columns: int,
-    row_bytes: int, group: int, kind: int, minima: bool, half: bool, dots: bool,
+    row_bytes: int, group: int, kind: int, minima: bool, half: bool,
 ) -> None:  # fmt: skip
     """y[r, o] = x[r] . weight[o] + bias[o] for outputs [first, last); `stride` bytes from one row of y to the next.
 
     rows: 1 or a multiple of ROWS. A tile that is not this part's alone is computed by its neighbour, too.
     """
-    blocks, size = columns // BLOCK, INTEGERS if dots else FLOATS
+    blocks, size = columns // BLOCK, INTEGERS if half else FLOATS
     zero = 128 if kind > 1 else (0 if minima else 8)
     made, wide = scratch + OUT, blocks * size
     for r in range(rows):
         for block in range(blocks):
             place, source = made + r * wide + block * size, x + (2 if half else 4) * (r * columns + block * BLOCK)
-            if dots:
+            if half:
                 whole_block(source, group, zero, place)
             else:
-                float_block(source, group, half, place)
+                float_block(source, group, place)
     few = 1 if rows == 1 else ROWS
     for tile in range(first // TILE, (last + TILE - 1) // TILE):
         data, start = weight + tile * TILE * row_bytes, tile * TILE
         for r in range(0, rows, few):
-            if rows == 1 and dots:
+            if rows == 1 and half:
                 whole_one(made, wide, data, blocks, kind, minima, scratch)
-            elif dots:
+            elif half:
                 whole_few(made + r * wide, wide, data, blocks, kind, minima, scratch)
             elif rows == 1:
                 float_one(made, wide, data, blocks, kind, minima, scratch)
@@ -116,24 +114,23 @@ def packed_part(
 
 
 @njit(
-    types.void(*(types.int64,) * 12, *(types.boolean,) * 3), cache=True, parallel=True, nogil=True, error_model="numpy"
+    types.void(*(types.int64,) * 12, *(types.boolean,) * 2), cache=True, parallel=True, nogil=True, error_model="numpy"
 )
 def product_kernel(
     x: int, weight: int, bias: int, y: int, scratch: int, rows: int, outs: int, columns: int, row_bytes: int,
-    group: int, kind: int, parts: int, minima: bool, half: bool, dots: bool,
+    group: int, kind: int, parts: int, minima: bool, half: bool,
 ) -> None:  # fmt: skip
     """y[r, o] = x[r] . weight[o] + bias[o].
 
     x [rows, columns], y [rows, outs], bias [outs]: bfloat16 (`half`) or float32. rows: 1 or a multiple of ROWS; bias 0
-    for none. scratch: `scratch_bytes`, once for each of `parts`, runs of tiles that are handed to the threads. dots: x
-    goes through the dot product of bytes.
+    for none. scratch: `scratch_bytes`, once for each of `parts`, runs of tiles that are handed to the threads.
     """
     room, tiles = OUT + rows * (columns // BLOCK) * ROOM, (outs + TILE - 1) // TILE
     for part in prange(parts):
         first, last = tiles * part // parts * TILE, min(tiles * (part + 1) // parts * TILE, outs)
         packed_part(
             x, weight, bias, y, outs * (2 if half else 4), scratch + part * room, rows, first, last, columns,
-            row_bytes, group, kind, minima, half, dots,
+            row_bytes, group, kind, minima, half,
         )  # fmt: skip
 
 

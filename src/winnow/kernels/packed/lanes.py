@@ -1,8 +1,9 @@
 """What the packed kernels need of vectors beyond `winnow.kernels.simd`: half-precision scales, and products of tiles.
 
 A lane is a row of a tile, and a vector has what sixteen rows have in the same columns (see `weight.py`). Whole numbers
-of up to 16 bits, as two signed bytes each, stand for the rows of x: they meet four codes of every lane in the dot
-product that newer CPUs have for bytes, and sums of a group are exact. Elsewhere, and for float32, codes become floats.
+of up to 16 bits stand for rows of bfloat16, and sums of a group are exact: as two signed bytes each they meet four
+codes of every lane in the dot product that newer CPUs have for bytes; elsewhere two of them meet two codes at a time.
+For rows of float32 codes become floats.
 """
 
 from collections.abc import Sequence
@@ -13,13 +14,41 @@ from numba.core import cgutils, types
 
 from winnow.kernels.packed.weight import BLOCK, KINDS, TILE, WORDS
 from winnow.kernels.quantize.lanes import BYTE_DOT
-from winnow.kernels.simd.build import at, call, constant, narrowed, operation, read, registers, spread, widened, write
-from winnow.kernels.simd.kinds import F32, F32X16, HAS_BYTE_DOT, I8, I16X16, I32, I32X16, I64, LANES, vector
+from winnow.kernels.simd.build import (
+    at,
+    call,
+    constant,
+    narrowed,
+    operation,
+    read,
+    registers,
+    shuffled,
+    spread,
+    widened,
+    write,
+)
+from winnow.kernels.simd.kinds import (
+    F32,
+    F32X16,
+    HAS_BYTE_DOT,
+    HAS_PAIR_DOT,
+    I8,
+    I16,
+    I16X16,
+    I32,
+    I32X16,
+    I64,
+    LANES,
+    vector,
+)
 
 I8X16, F16X16 = ir.VectorType(I8, LANES), ir.VectorType(ir.HalfType(), LANES)
-# A block of a row of x, in bytes. As whole numbers: the upper bytes, the lower ones, what they are multiplied by, and
-# per group their sum: as int32, times what codes are stored too high by, negative; and as float32. As float32: the
-# columns, and their sum per group.
+I16X32, I32X8 = ir.VectorType(I16, 2 * LANES), ir.VectorType(I32, LANES // 2)
+PAIR_DOT = "llvm.x86.avx2.pmadd.wd"
+# A block of a row of x, in bytes. As whole numbers: their upper bytes and their lower ones, or where bytes have no dot
+# product the numbers, of each four the third before the second; what they are multiplied by; and per group their sum:
+# as int32, times what codes are stored too high by, negative; and as float32. As float32: the columns, and their sum
+# per group.
 LEVELS, FACTOR, LIFTS, SUMS, INTEGERS = BLOCK, 2 * BLOCK, 2 * BLOCK + 4, 2 * BLOCK + 12, 96
 FLOAT_SUMS, FLOATS = 4 * BLOCK, 144
 MOST = 127 * 256 + 127  # of what two signed bytes hold
@@ -57,14 +86,20 @@ def rounded(builder: Any, value: Any) -> Any:
     return call(builder, "llvm.rint.v16f32", F32X16, value)
 
 
-@operation(types.void, types.int64, vector)
-def store_bytes(builder: Any, upper: Any, value: Any) -> None:
-    """Sixteen whole numbers of at most MOST as `upper * 256 + lower`, signed bytes, the lower LEVELS bytes on."""
-    whole = builder.fptosi(value, I32X16)
-    low = builder.ashr(builder.shl(whole, constant(24, I32X16)), constant(24, I32X16))
-    high = builder.ashr(builder.sub(whole, low), constant(8, I32X16))
-    for address, each in ((upper, high), (builder.add(upper, I64(LEVELS)), low)):
-        write(builder, address, builder.trunc(each, I8X16), 1)
+@operation(types.void, types.int64, vector, vector)
+def store_whole(builder: Any, block: Any, first: Any, second: Any) -> None:
+    """The 32 whole numbers of a block, at most MOST: each as `upper * 256 + lower`, signed bytes, or as it is."""
+    for side, value in enumerate((first, second)):
+        whole = builder.fptosi(value, I32X16)
+        if not HAS_BYTE_DOT:
+            numbers = builder.trunc(whole, I16X16)
+            order = [4 * four + column for four in range(LANES // 4) for column in (0, 2, 1, 3)]
+            write(builder, builder.add(block, I64(2 * LANES * side)), shuffled(builder, numbers, numbers, order), 2)
+            continue
+        low = builder.ashr(builder.shl(whole, constant(24, I32X16)), constant(24, I32X16))
+        high = builder.ashr(builder.sub(whole, low), constant(8, I32X16))
+        for place, each in ((LANES * side, high), (LEVELS + LANES * side, low)):
+            write(builder, builder.add(block, I64(place)), builder.trunc(each, I8X16), 1)
 
 
 @operation(types.void, types.int64, types.float32)
@@ -108,14 +143,37 @@ def _grown(builder: Any, total: Any, a: Any, b: Any) -> None:
     builder.store(call(builder, "llvm.fma.v16f32", F32X16, a, b, builder.load(total)), total)
 
 
-def product_of_tile(rows: int, kinds: Sequence[int], dots: bool) -> Any:
+def _with_pairs(builder: Any, total: Any, codes: Any, pair: Any) -> Any:
+    """Add the products of two whole numbers with two codes of every lane; each is 16 bits of a word."""
+    pairs = spread(builder, pair)
+    if HAS_PAIR_DOT:
+        parts = [builder.bitcast(each, I16X32) for each in (codes, pairs)]
+        low, high = (
+            call(builder, PAIR_DOT, I32X8, *(shuffled(builder, part, part, lanes) for part in parts))
+            for lanes in (range(LANES), range(LANES, 2 * LANES))
+        )
+        return builder.add(total, shuffled(builder, low, high, range(LANES)))
+    bits = constant(16, I32X16)
+    for side in range(2):
+        code, number = (builder.shl(each, bits) if side == 0 else each for each in (codes, pairs))
+        total = builder.add(total, builder.mul(builder.ashr(code, bits), builder.ashr(number, bits)))
+    return total
+
+
+def _scaled(builder: Any, row: Any, totals: list[Any]) -> list[Any]:
+    """Sums of whole numbers as what they stand for."""
+    factor = spread(builder, read(builder, builder.add(row, I64(FACTOR)), F32, 4))
+    return [builder.fmul(builder.sitofp(total, F32X16), factor) for total in totals]
+
+
+def product_of_tile(rows: int, kinds: Sequence[int], whole: bool) -> Any:
     """A function that stores the products of a tile, of one of some `kinds`, with `rows` rows of x.
 
     (x, x_stride, tile, blocks, kind, minima, out): out[r, lane] = x[r] . tile[lane], contiguous float32. x: of whole
-    numbers (`dots`), or of floats, block by block; x_stride in bytes. kind: an index of KINDS.
+    numbers (`whole`), or of floats, block by block; x_stride in bytes. kind: an index of KINDS.
     """
 
-    def whole_sums(builder: Any, x: list[Any], words: list[Any], per: int) -> list[list[Any]]:
+    def byte_sums(builder: Any, x: list[Any], words: list[Any], per: int) -> list[list[Any]]:
         """Per row and group."""
         chains = 2 if rows == 1 else per
         found = []
@@ -135,12 +193,25 @@ def product_of_tile(rows: int, kinds: Sequence[int], dots: bool) -> Any:
                 sums.append((high, low))
             if chains > per:
                 sums = [tuple(builder.add(a, b) for a, b in zip(*sums, strict=True))]
-            factor = spread(builder, read(builder, builder.add(row, I64(FACTOR)), F32, 4))
-            found.append([
-                builder.fmul(builder.sitofp(builder.add(builder.shl(high, constant(8, I32X16)), low), F32X16), factor)
-                for high, low in sums
-            ])  # fmt: skip
+            totals = [builder.add(builder.shl(high, constant(8, I32X16)), low) for high, low in sums]
+            found.append(_scaled(builder, row, totals))
         return found
+
+    def pair_sums(builder: Any, x: list[Any], words: list[Any], per: int) -> list[list[Any]]:
+        """The same, all rows side by side: there are few registers, and a pair of codes is taken apart once."""
+        sums = [
+            [spread(builder, read(builder, builder.add(row, I64(LIFTS + 4 * p)), I32, 4)) for p in range(per)]
+            for row in x
+        ]
+        mask = constant(0x00FF00FF, I32X16)
+        for index, word in enumerate(words):
+            for side, codes in enumerate((word, builder.lshr(word, constant(8, I32X16)))):
+                two = builder.and_(codes, mask)
+                for row, mine in zip(x, sums, strict=True):
+                    place = builder.add(row, I64(8 * index + 4 * side))
+                    group = index * per // len(words)
+                    mine[group] = _with_pairs(builder, mine[group], two, read(builder, place, I32, 2))
+        return [_scaled(builder, row, mine) for row, mine in zip(x, sums, strict=True)]
 
     def float_sums(builder: Any, x: list[Any], values: list[Any], per: int) -> list[list[Any]]:
         found = []
@@ -159,7 +230,7 @@ def product_of_tile(rows: int, kinds: Sequence[int], dots: bool) -> Any:
 
     def emit(builder: Any, index: int, x: Any, x_stride: Any, tile: Any, blocks: Any, minima: Any) -> list[Any]:
         bits, group = KINDS[index]
-        per, size = BLOCK // group, INTEGERS if dots else FLOATS
+        per, size = BLOCK // group, INTEGERS if whole else FLOATS
         totals = [registers(builder, constant(0.0, F32X16)) for _ in range(rows)]
         head = builder.select(minima, I64(64 * per), I64(32 * per))
         step = builder.add(head, I64(2 * TILE * bits * BLOCK // 16))
@@ -168,8 +239,8 @@ def product_of_tile(rows: int, kinds: Sequence[int], dots: bool) -> Any:
             here = at(builder, tile, step, loop.index)
             mine = [at(builder, at(builder, x, I64(size), loop.index), x_stride, I64(r)) for r in range(rows)]
             words = _codes(builder, builder.add(here, head), bits)
-            if dots:
-                sums = whole_sums(builder, mine, words, per)
+            if whole:
+                sums = (byte_sums if HAS_BYTE_DOT else pair_sums)(builder, mine, words, per)
             else:
                 sums = float_sums(builder, mine, _values(builder, words, zero), per)
             for p in range(per):
@@ -180,14 +251,12 @@ def product_of_tile(rows: int, kinds: Sequence[int], dots: bool) -> Any:
                 for p in range(per):
                     least = _factors(builder, builder.add(here, I64(32 * (per + p))))
                     for total, row in zip(totals, mine, strict=True):
-                        place = builder.add(row, I64((SUMS if dots else FLOAT_SUMS) + 4 * p))
+                        place = builder.add(row, I64((SUMS if whole else FLOAT_SUMS) + 4 * p))
                         _grown(builder, total, least, spread(builder, read(builder, place, F32, 4)))
         return totals
 
     @operation(types.void, *(types.int64,) * 5, types.boolean, types.int64)
     def product(builder: Any, x: Any, x_stride: Any, tile: Any, blocks: Any, kind: Any, minima: Any, out: Any) -> None:
-        if dots and not HAS_BYTE_DOT:  # nobody calls it
-            return
         minima = builder.trunc(minima, ir.IntType(1))
         for index in kinds:
             with builder.if_then(builder.icmp_signed("==", kind, I64(index))):

@@ -6,7 +6,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from winnow.kernels.simd.build import call, constant, operation, read, shuffled, spread, widened
+from winnow.kernels.simd.build import call, constant, halves, operation, read, shuffled, spread
 from winnow.kernels.simd.kinds import BF16X32, F32, F32X16, HAS_BF16_DOT, I32X16, I64, LANES, vector
 
 
@@ -112,9 +112,8 @@ def emit_dot_bf16(builder: Any, sums: Any, a: Any, b: Any) -> Any:
     if HAS_BF16_DOT:
         pairs = (read(builder, a, BF16X32, 2), read(builder, b, BF16X32, 2))
         return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32X16, sums, *pairs)
-    for offset in (0, 32):
-        halves = (widened(builder, builder.add(address, ir.Constant(I64, offset))) for address in (a, b))
-        sums = call(builder, "llvm.fma.v16f32", F32X16, *halves, sums)
+    for pair in zip(*(halves(builder, read(builder, address, I32X16, 2)) for address in (a, b)), strict=True):
+        sums = call(builder, "llvm.fma.v16f32", F32X16, *pair, sums)
     return sums
 
 
@@ -154,3 +153,17 @@ def sums_of_sixteen(builder: Any, vectors: list[Any]) -> Any:
     ends = tree([[i] * LANES for i in range(LANES)], lambda a, b, kept, added: [(a + b)[lane] for lane in kept])
     ordered = [vectors[ends.index(i)] for i in range(LANES)]
     return tree(ordered, lambda a, b, *halves: builder.fadd(*(shuffled(builder, a, b, lanes) for lanes in halves)))
+
+
+def sums_of_four(builder: Any, vectors: list[Any]) -> Any:
+    """The same of four vectors, in four lanes."""
+    quarters = []
+    for folded in vectors:
+        for half in (8, 4):
+            lower, upper = (shuffled(builder, folded, folded, range(start, start + half)) for start in (0, half))
+            folded = builder.fadd(lower, upper)
+        quarters.append(folded)
+    for lanes in (((0, 4, 1, 5), (2, 6, 3, 7)), ((0, 1, 4, 5), (2, 3, 6, 7))):  # none is a slow horizontal addition
+        pairs = zip(quarters[::2], quarters[1::2], strict=True)
+        quarters = [builder.fadd(*(shuffled(builder, a, b, each) for each in lanes)) for a, b in pairs]
+    return quarters[0]

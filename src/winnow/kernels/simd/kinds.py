@@ -14,8 +14,8 @@ from winnow.kernels.launch import match_torch_threads
 match_torch_threads()
 
 LANES = 16
-# NUMBA_CPU_NAME makes Numba compile for another CPU than this one: then its features are not ours to use.
-_FOR_THIS_CPU = config.CPU_NAME is None  # type: ignore[attr-defined]
+# Where Numba is told to compile for another CPU than this one, or without some instructions, none is ours to use.
+_FOR_THIS_CPU = config.CPU_NAME is None and config.CPU_FEATURES is None and config.ENABLE_AVX  # type: ignore[attr-defined]
 
 
 def _has(feature: str) -> bool:
@@ -23,6 +23,7 @@ def _has(feature: str) -> bool:
 
 
 HAS_WIDE_REGISTERS: bool = _has("avx512f")  # 32 of sixteen lanes; elsewhere they hold a quarter of that
+HAS_PAIR_DOT: bool = _has("avx2")
 HAS_BYTE_DOT: bool = _has("avx512vnni")
 HAS_BF16_DOT: bool = _has("avx512bf16")
 

@@ -1,12 +1,13 @@
 """Tiles: several dot products, or several weighted sums, at once."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from winnow.kernels.simd.arithmetic import emit_dot_bf16, emit_dot_f32, emit_sum, sums_of_sixteen
+from winnow.kernels.simd.arithmetic import emit_dot_bf16, emit_dot_f32, emit_sum, sums_of_four, sums_of_sixteen
 from winnow.kernels.simd.build import (
     at,
     call,
@@ -20,7 +21,12 @@ from winnow.kernels.simd.build import (
     widened,
     write,
 )
-from winnow.kernels.simd.kinds import BF16X32, F32, F32X16, HAS_BF16_DOT, I32, I64, LANES
+from winnow.kernels.simd.kinds import BF16X32, F32, F32X16, HAS_BF16_DOT, HAS_WIDE_REGISTERS, I32, I64, LANES
+
+# What of a tile is summed up at once: all of it where there are registers for that, elsewhere so many sums of products,
+# or so many times sixteen columns of weighted rows.
+NARROW_SUMS = 4
+COLUMNS = 2 if HAS_WIDE_REGISTERS else 1
 
 
 def dot_tile(queries: int, units: int) -> Any:
@@ -31,27 +37,24 @@ def dot_tile(queries: int, units: int) -> Any:
     together, in a third of the instructions that sixteen separate sums over lanes take. On the way, units * `size`
     bytes at `ahead` are fetched: evenly, because a burst of prefetches stalls the products behind it.
     """
+    rows = queries if HAS_WIDE_REGISTERS else min(queries, 2)
+    columns = units if HAS_WIDE_REGISTERS else min(units, NARROW_SUMS // rows)
 
     def emit(builder: Any, a: Any, b: Any, size: Any, out: Any, out_stride: Any, ahead: Any, product: Any) -> None:
-        sums = [registers(builder, constant(0.0, F32X16)) for _ in range(queries * units)]
-        with cgutils.for_range_slice(builder, I64(0), size, I64(64), I64) as (offset, _):
-            prefetch(builder, at(builder, ahead, offset, I64(units)), units)
-            for i in range(queries):
-                for j in range(units):
-                    total = sums[i * units + j]
+        for first, start in itertools.product(range(0, queries, rows), range(0, units, columns)):
+            mine = [(i, j) for i in range(first, first + rows) for j in range(start, start + columns)]
+            sums = [registers(builder, constant(0.0, F32X16)) for _ in mine]
+            with cgutils.for_range_slice(builder, I64(0), size, I64(64), I64) as (offset, _):
+                if first == 0:
+                    place = at(builder, at(builder, ahead, size, I64(start)), offset, I64(columns))
+                    prefetch(builder, place, columns)
+                for (i, j), total in zip(mine, sums, strict=True):
                     places = (builder.add(a[i], offset), builder.add(b[j], offset))
                     builder.store(product(builder, builder.load(total), *places), total)
-        loaded = [builder.load(total) for total in sums]
-        if len(loaded) == LANES:
-            totals = sums_of_sixteen(builder, loaded)
-            for i in range(queries):
-                mine = shuffled(builder, totals, totals, range(i * units, (i + 1) * units))
-                write(builder, at(builder, out, out_stride, I64(i)), mine, 4)
-            return
-        for i in range(queries):
-            for j in range(units):
-                place = builder.add(at(builder, out, out_stride, I64(i)), I64(4 * j))
-                write(builder, place, emit_sum(builder, loaded[i * units + j]), 4)
+            totals = _sums(builder, [builder.load(total) for total in sums])
+            for i in range(rows):
+                place = builder.add(at(builder, out, out_stride, I64(first + i)), I64(4 * start))
+                write(builder, place, shuffled(builder, totals, totals, range(i * columns, (i + 1) * columns)), 4)
 
     @operation(types.void, *(types.int64,) * 8, types.boolean)
     def tile(
@@ -75,6 +78,18 @@ def dot_tile(queries: int, units: int) -> Any:
                 emit(builder, a, b, size, out, out_stride, ahead, emit_dot_f32)
 
     return tile
+
+
+def _sums(builder: Any, vectors: list[Any]) -> Any:
+    """Lane i of the result is the sum of the lanes of vectors[i]."""
+    if len(vectors) == LANES:
+        return sums_of_sixteen(builder, vectors)
+    if len(vectors) == 4:
+        return sums_of_four(builder, vectors)
+    totals = ir.Constant(ir.VectorType(F32, len(vectors)), ir.Undefined)
+    for lane, vector in enumerate(vectors):
+        totals = builder.insert_element(totals, emit_sum(builder, vector), I32(lane))
+    return totals
 
 
 def weigh_tile(queries: int, half: bool) -> Any:
@@ -111,20 +126,22 @@ def _emit_weigh_rows(widen: Any) -> Callable[..., None]:
     load, step = (widen, 32) if widen else (lambda builder, place: read(builder, place, F32X16, 4), 64)
 
     def emit(builder: Any, weights: Any, rows: Any, rows_stride: Any, count: Any, sums: Any, ahead: Any) -> None:
-        places = [builder.add(start, I64(64 * c)) for start in sums for c in range(2)]
-        kept = [registers(builder, read(builder, place, F32X16, 4)) for place in places]
-        with cgutils.for_range(builder, count) as loop:
-            row = at(builder, rows, rows_stride, loop.index)
-            prefetch(builder, at(builder, ahead, I64(2 * step), loop.index), step // 32)
-            lanes = [load(builder, builder.add(row, I64(step * c))) for c in range(2)]
-            for i, weight in enumerate(weights):
-                factor = spread(builder, read(builder, at(builder, weight, I64(4), loop.index), F32, 4))
-                for c in range(2):
-                    total = kept[2 * i + c]
-                    grown = call(builder, "llvm.fma.v16f32", F32X16, factor, lanes[c], builder.load(total))
-                    builder.store(grown, total)
-        for total, place in zip(kept, places, strict=True):
-            write(builder, place, builder.load(total), 4)
+        for first in range(0, 2, COLUMNS):
+            columns = range(first, first + COLUMNS)
+            places = [builder.add(start, I64(64 * c)) for start in sums for c in columns]
+            kept = [registers(builder, read(builder, place, F32X16, 4)) for place in places]
+            with cgutils.for_range(builder, count) as loop:
+                row = at(builder, rows, rows_stride, loop.index)
+                if first == 0:
+                    prefetch(builder, at(builder, ahead, I64(2 * step), loop.index), step // 32)
+                lanes = [load(builder, builder.add(row, I64(step * c))) for c in columns]
+                for i, weight in enumerate(weights):
+                    factor = spread(builder, read(builder, at(builder, weight, I64(4), loop.index), F32, 4))
+                    for total, mine in zip(kept[COLUMNS * i : COLUMNS * (i + 1)], lanes, strict=True):
+                        grown = call(builder, "llvm.fma.v16f32", F32X16, factor, mine, builder.load(total))
+                        builder.store(grown, total)
+            for total, place in zip(kept, places, strict=True):
+                write(builder, place, builder.load(total), 4)
 
     return emit
 
