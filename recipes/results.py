@@ -120,6 +120,7 @@ RESULTS_IN_ORDER = (
     Result("stores-budgets", 60, _measured("budgets", "-l 2048 -n 100 -w 4")),
     Result("stores-locret-quantized", 3, _measured("locret-quantized", "-l 2048 -n 100 -w 4", "-m needle -t number")),
     Result("stores-budgets-needle", 6, _measured("budgets-needle", "-l 2048 -n 100 -w 4", "-m needle -t number")),
+    Result("serving-deterministic", 55, quoted=("serving.md", "serving-deterministic.json")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
     Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),
     Result("lazyllm-table1", 15, quoted=("results/lazyllm.md", "lazyllm-table1.json")),

@@ -17,6 +17,7 @@ from . import (
     prefill,
     presses,
     quality,
+    serving,
     slowfast,
     speed,
     stores,
@@ -30,6 +31,6 @@ from .tables import Block
 
 PAGES = (
     demo, diagnose, engine, fidelity, fit, frontier, gguf, lazyllm, locret, needle, peers, prefill, presses, quality,
-    slowfast, speed, stores, times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
+    serving, slowfast, speed, stores, times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
 )  # fmt: skip
 BLOCKS: dict[str, Block] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}
