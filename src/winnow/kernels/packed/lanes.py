@@ -166,67 +166,68 @@ def _scaled(builder: Any, row: Any, totals: list[Any]) -> list[Any]:
     return [builder.fmul(builder.sitofp(total, F32X16), factor) for total in totals]
 
 
+def _byte_sums(builder: Any, x: list[Any], words: list[Any], per: int) -> list[list[Any]]:
+    """Products of whole numbers, as two bytes each, with the codes of a block, summed: per row and group."""
+    chains = 2 if len(x) == 1 else per
+    found = []
+    for row in x:
+        sums = []
+        for chain in range(chains):
+            lift = read(builder, builder.add(row, I64(LIFTS + 4 * chain)), I32, 4) if chain < per else I32(0)
+            low, high = spread(builder, lift), constant(0, I32X16)
+            each = len(words) // chains
+            for index in range(chain * each, (chain + 1) * each):
+                place = builder.add(row, I64(4 * index))
+                four = [spread(builder, read(builder, builder.add(place, I64(side)), I32, 1)) for side in (0, LEVELS)]
+                high = call(builder, BYTE_DOT, I32X16, high, words[index], four[0])
+                low = call(builder, BYTE_DOT, I32X16, low, words[index], four[1])
+            sums.append((high, low))
+        if chains > per:
+            sums = [tuple(builder.add(a, b) for a, b in zip(*sums, strict=True))]
+        totals = [builder.add(builder.shl(high, constant(8, I32X16)), low) for high, low in sums]
+        found.append(_scaled(builder, row, totals))
+    return found
+
+
+def _pair_sums(builder: Any, x: list[Any], words: list[Any], per: int) -> list[list[Any]]:
+    """The same of pairs of numbers, all rows side by side: registers are few, and two codes are taken apart once."""
+    sums = [
+        [spread(builder, read(builder, builder.add(row, I64(LIFTS + 4 * p)), I32, 4)) for p in range(per)] for row in x
+    ]
+    mask = constant(0x00FF00FF, I32X16)
+    for index, word in enumerate(words):
+        for side, codes in enumerate((word, builder.lshr(word, constant(8, I32X16)))):
+            two = builder.and_(codes, mask)
+            for row, mine in zip(x, sums, strict=True):
+                place = builder.add(row, I64(8 * index + 4 * side))
+                group = index * per // len(words)
+                mine[group] = _with_pairs(builder, mine[group], two, read(builder, place, I32, 2))
+    return [_scaled(builder, row, mine) for row, mine in zip(x, sums, strict=True)]
+
+
+def _float_sums(builder: Any, x: list[Any], values: list[Any], per: int) -> list[list[Any]]:
+    """The same of floats with what the codes stand for."""
+    found = []
+    for row in x:
+        sums, each = [], BLOCK // per
+        for group in range(per):
+            chains = [constant(0.0, F32X16)] * 4
+            for column in range(group * each, (group + 1) * each):
+                factor = spread(builder, read(builder, builder.add(row, I64(4 * column)), F32, 4))
+                before = chains[column % 4]
+                chains[column % 4] = call(builder, "llvm.fma.v16f32", F32X16, factor, values[column], before)
+            first, second = (builder.fadd(*pair) for pair in (chains[:2], chains[2:]))
+            sums.append(builder.fadd(first, second))
+        found.append(sums)
+    return found
+
+
 def product_of_tile(rows: int, kinds: Sequence[int], whole: bool) -> Any:
     """A function that stores the products of a tile, of one of some `kinds`, with `rows` rows of x.
 
     (x, x_stride, tile, blocks, kind, minima, out): out[r, lane] = x[r] . tile[lane], contiguous float32. x: of whole
     numbers (`whole`), or of floats, block by block; x_stride in bytes. kind: an index of KINDS.
     """
-
-    def byte_sums(builder: Any, x: list[Any], words: list[Any], per: int) -> list[list[Any]]:
-        """Per row and group."""
-        chains = 2 if rows == 1 else per
-        found = []
-        for row in x:
-            sums = []
-            for chain in range(chains):
-                lift = read(builder, builder.add(row, I64(LIFTS + 4 * chain)), I32, 4) if chain < per else I32(0)
-                low, high = spread(builder, lift), constant(0, I32X16)
-                each = len(words) // chains
-                for index in range(chain * each, (chain + 1) * each):
-                    place = builder.add(row, I64(4 * index))
-                    four = [
-                        spread(builder, read(builder, builder.add(place, I64(side)), I32, 1)) for side in (0, LEVELS)
-                    ]
-                    high = call(builder, BYTE_DOT, I32X16, high, words[index], four[0])
-                    low = call(builder, BYTE_DOT, I32X16, low, words[index], four[1])
-                sums.append((high, low))
-            if chains > per:
-                sums = [tuple(builder.add(a, b) for a, b in zip(*sums, strict=True))]
-            totals = [builder.add(builder.shl(high, constant(8, I32X16)), low) for high, low in sums]
-            found.append(_scaled(builder, row, totals))
-        return found
-
-    def pair_sums(builder: Any, x: list[Any], words: list[Any], per: int) -> list[list[Any]]:
-        """The same, all rows side by side: there are few registers, and a pair of codes is taken apart once."""
-        sums = [
-            [spread(builder, read(builder, builder.add(row, I64(LIFTS + 4 * p)), I32, 4)) for p in range(per)]
-            for row in x
-        ]
-        mask = constant(0x00FF00FF, I32X16)
-        for index, word in enumerate(words):
-            for side, codes in enumerate((word, builder.lshr(word, constant(8, I32X16)))):
-                two = builder.and_(codes, mask)
-                for row, mine in zip(x, sums, strict=True):
-                    place = builder.add(row, I64(8 * index + 4 * side))
-                    group = index * per // len(words)
-                    mine[group] = _with_pairs(builder, mine[group], two, read(builder, place, I32, 2))
-        return [_scaled(builder, row, mine) for row, mine in zip(x, sums, strict=True)]
-
-    def float_sums(builder: Any, x: list[Any], values: list[Any], per: int) -> list[list[Any]]:
-        found = []
-        for row in x:
-            sums, each = [], BLOCK // per
-            for group in range(per):
-                chains = [constant(0.0, F32X16)] * 4
-                for column in range(group * each, (group + 1) * each):
-                    factor = spread(builder, read(builder, builder.add(row, I64(4 * column)), F32, 4))
-                    before = chains[column % 4]
-                    chains[column % 4] = call(builder, "llvm.fma.v16f32", F32X16, factor, values[column], before)
-                first, second = (builder.fadd(*pair) for pair in (chains[:2], chains[2:]))
-                sums.append(builder.fadd(first, second))
-            found.append(sums)
-        return found
 
     def emit(builder: Any, index: int, x: Any, x_stride: Any, tile: Any, blocks: Any, minima: Any) -> list[Any]:
         bits, group = KINDS[index]
@@ -240,9 +241,9 @@ def product_of_tile(rows: int, kinds: Sequence[int], whole: bool) -> Any:
             mine = [at(builder, at(builder, x, I64(size), loop.index), x_stride, I64(r)) for r in range(rows)]
             words = _codes(builder, builder.add(here, head), bits)
             if whole:
-                sums = (byte_sums if HAS_BYTE_DOT else pair_sums)(builder, mine, words, per)
+                sums = (_byte_sums if HAS_BYTE_DOT else _pair_sums)(builder, mine, words, per)
             else:
-                sums = float_sums(builder, mine, _values(builder, words, zero), per)
+                sums = _float_sums(builder, mine, _values(builder, words, zero), per)
             for p in range(per):
                 scale = _factors(builder, builder.add(here, I64(32 * p)))
                 for total, each in zip(totals, sums, strict=True):
