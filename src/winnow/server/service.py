@@ -14,7 +14,8 @@ from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 from winnow.server.deadline import Deadline
 from winnow.server.doors import Door
-from winnow.server.errors import RETRY_S, ApiError, failed, refused
+from winnow.server.errors import ApiError, failed, refused
+from winnow.server.line import Line
 from winnow.server.metrics import Metrics
 from winnow.server.settings import Settings
 from winnow.server.share import Share
@@ -50,6 +51,7 @@ class Service:
         )
         self.chunk = self.engine.max_step_tokens  # the most rows of a prompt in a step
         self._share = Share(self.engine) if settings.max_step_ms is None else None
+        self._line = Line(self.engine)
         self.metrics.follow(self.engine)
         self.background = Background(self.engine, self._stepped)
         self.door = Door(settings.max_connections)
@@ -111,7 +113,7 @@ class Service:
                 429,
                 f"{self.engine.waiting} requests wait already; come back in a moment",
                 code="queue_full",
-                headers={"Retry-After": str(RETRY_S)},
+                headers={"Retry-After": str(self._line.place_s())},
             )
 
     def begin(self, requests: Sequence[Request], fields: Sequence[str]) -> Answers:
@@ -151,5 +153,6 @@ class Service:
 
     def _stepped(self, outputs: list[Output]) -> None:
         self.metrics.step(outputs)
+        self._line.stepped(outputs)
         if self._share is not None:
             self._share.stepped(outputs)
