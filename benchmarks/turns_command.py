@@ -17,15 +17,28 @@ from winnow.cli.inputs import parse_plans
 from winnow.cli.terminal import Meter, interruptible
 from winnow.errors import InputError
 
+# One of every policy that lets be gone on from and needs nothing trained (docs/contract.md), and two that compose some.
 PLANS = (
     "full",
     "streaming(recent=1024)",
-    "snapkv(budget=1024, chunk=512)",
-    "slowfast(budget=512, recent=128)",
+    "swiftkv(cutoff=0.75)",
+    "sink_recent(recent=1024)",
     "quest(budget=512)",
+    "sketch(budget=512)",
+    "tidal(budget=512)",
+    "slowfast(budget=512, recent=128)",
+    "random_heads(budget=1024, chunk=512)",
+    "snapkv(budget=1024, chunk=512)",
+    "scissorhands(budget=1024, chunk=512)",
+    "sirllm(budget=1024, chunk=512)",
+    "h2o(budget=1024, chunk=512)",
+    "lazyllm",
+    "static_prune",
     "speed(cutoff=0.75)",
+    "pop(cutoff=0.75)",
     "quantized",
     "streaming(recent=1024) + slowfast(budget=512, recent=128) + quantized",
+    "lazyllm + quest(budget=512)",
 )
 MIB = 2**20
 SETTINGS = ("length", "turns", "new", "repeats", "again", "max_cache_mib", "deterministic")

@@ -1,12 +1,12 @@
-// What OpenAI's client for Node makes of a server: prints one JSON object. Arguments: URL, key.
+// What OpenAI's client for Node makes of a server: prints one JSON object. Arguments: URL, key, model.
 const OpenAI = require("openai");
 
-async function main([baseURL, apiKey]) {
+async function main([baseURL, apiKey, model]) {
   const client = new OpenAI({ baseURL, apiKey, maxRetries: 0 });
   const messages = [{ role: "user", content: "Where to?" }];
-  const asked = { model: "tiny", messages, max_completion_tokens: 9, temperature: 0, ignore_eos: true };
+  const asked = { model, messages, max_completion_tokens: 9, temperature: 0, ignore_eos: true };
   const models = [];
-  for await (const model of client.models.list()) models.push(model.id);
+  for await (const each of client.models.list()) models.push(each.id);
   const whole = await client.chat.completions.create({ ...asked, plan: "streaming(sink=2, recent=9)" });
   let joined = "", usage = null;
   const stream = await client.chat.completions.create({
@@ -16,7 +16,7 @@ async function main([baseURL, apiKey]) {
     for (const choice of chunk.choices) joined += choice.delta.content ?? "";
     usage = chunk.usage ?? usage;
   }
-  const text = await client.completions.create({ model: "tiny", prompt: "ab", max_tokens: 5, temperature: 0, logprobs: 2 });
+  const text = await client.completions.create({ model, prompt: "ab", max_tokens: 5, temperature: 0, logprobs: 2 });
   const errors = {};
   for (const [name, wrong] of Object.entries({ plan: { plan: "nosuch" }, model: { model: "gpt-5" } })) {
     try {

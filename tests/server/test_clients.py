@@ -6,7 +6,9 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import openai
 import pytest
+from pydantic import BaseModel
 from recipes.screens import served
 
 from lm_eval_tasks import write_tasks
@@ -94,20 +96,23 @@ def test_lm_evals_chats(live, llm, tasks):
     assert any(each["resps"] != [[""]] for each in given.values())
 
 
-def test_openais_client_for_node(live, llm):
-    """It is found in NODE_PATH: npm install --prefix DIR openai@6, and NODE_PATH=DIR/node_modules."""
+def node_says(url, model):
+    """What OpenAI's client for Node makes of a server; skips where there is none."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no node")
     if subprocess.run([node, "-e", "require('openai')"], capture_output=True).returncode:
         pytest.skip("node finds no openai: npm install --prefix DIR openai@6, and set NODE_PATH=DIR/node_modules")
-    url, _ = live
-    done = subprocess.run([node, SCRIPT, f"{url}/v1", "secret"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([node, SCRIPT, f"{url}/v1", "secret", model], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def check_node(told, llm, model):
+    """All of it, beside what the model answers in process."""
     params = SamplingParams(max_tokens=9, ignore_eos=True)
     talk = [{"role": "user", "content": "Where to?"}]
-    assert told["models"] == ["tiny"]
+    assert told["models"] == [model]
     assert told["whole"] == llm.chat(talk, params, plan="streaming(sink=2, recent=9)")[0].text
     assert told["joined"] == llm.chat(talk, params)[0].text
     assert told["plan"] == "streaming(sink=2, recent=9)"
@@ -116,4 +121,105 @@ def test_openais_client_for_node(live, llm):
     assert told["errors"] == {
         "plan": ["BadRequestError", 400, None, "plan"],
         "model": ["NotFoundError", 404, "model_not_found", "model"],
+    }
+
+
+def test_openais_client_for_node(live, llm):
+    """It is found in NODE_PATH: npm install --prefix DIR openai@6, and NODE_PATH=DIR/node_modules."""
+    check_node(node_says(live[0], "tiny"), llm, "tiny")
+
+
+@pytest.fixture(scope="module")
+def pretrained(smollm2):
+    """The pre-trained model behind a server: its address, and the model in this process."""
+    llm = LLM(smollm2, deterministic=True, device="cpu")
+    with served(llm, "smollm2", Settings(api_key=("secret",))) as (url, _):
+        yield url, llm
+
+
+def test_openais_client_for_node_and_a_pre_trained_model(pretrained):
+    url, llm = pretrained
+    check_node(node_says(url, "smollm2"), llm, "smollm2")
+
+
+@pytest.fixture
+def client(pretrained):
+    with openai.OpenAI(base_url=f"{pretrained[0]}/v1", api_key="secret", max_retries=0, timeout=60) as made:
+        yield made
+
+
+ASKED = {
+    "greedy": {"temperature": 0},
+    "drawn": {"temperature": 0.8, "top_p": 0.9, "seed": 11, "n": 2},
+    "with a plan": {"temperature": 0, "extra_body": {"plan": "streaming(sink=4, recent=32)"}},
+    "penalised": {"temperature": 0, "presence_penalty": 0.7, "frequency_penalty": 0.4, "logit_bias": {"253": -100}},
+    "stopped": {"temperature": 0, "stop": ["."]},
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_a_pre_trained_models_stream_is_its_answer(client, asked):
+    def joined(chunks, text):
+        said = {}
+        for chunk in chunks:
+            for choice in chunk.choices:
+                said[choice.index] = said.get(choice.index, "") + (text(choice) or "")
+        return said
+
+    common = {"model": "smollm2", "max_tokens": 24} | asked
+    talk = [{"role": "user", "content": "Name three rivers of France."}]
+    whole = client.chat.completions.create(messages=talk, **common)
+    chunks = client.chat.completions.create(messages=talk, stream=True, **common)
+    texts = {choice.index: choice.message.content for choice in whole.choices}
+    assert joined(chunks, lambda choice: choice.delta.content) == texts
+    assert all(texts.values())
+    whole = client.completions.create(prompt="The ferry leaves the harbour at", logprobs=2, **common)
+    chunks = client.completions.create(prompt="The ferry leaves the harbour at", stream=True, **common)
+    texts = {choice.index: choice.text for choice in whole.choices}
+    assert joined(chunks, lambda choice: choice.text) == texts
+    assert all(len(choice.logprobs.tokens) == len(choice.logprobs.top_logprobs) > 0 for choice in whole.choices)
+
+
+def test_a_pre_trained_models_answer_of_a_type(client):
+    class River(BaseModel):
+        name: str
+        navigable: bool
+
+    talk = [{"role": "user", "content": "Tell me of a river of France."}]
+    made = client.chat.completions.parse(
+        model="smollm2", messages=talk, response_format=River, temperature=0, max_tokens=200
+    )
+    assert isinstance(made.choices[0].message.parsed, River)
+
+
+def test_a_pre_trained_models_errors_are_the_clients(client):
+    def create(**others):
+        return client.chat.completions.create(
+            **{"model": "smollm2", "messages": [{"role": "user", "content": "Where to?"}], "max_tokens": 4} | others
+        )
+
+    with pytest.raises(openai.BadRequestError) as found:
+        create(messages=[{"role": "user", "content": "ferry " * 9000}])
+    assert found.value.code == "context_length_exceeded"
+    with pytest.raises(openai.NotFoundError):
+        create(model="gpt-5")
+    with pytest.raises(openai.BadRequestError, match="tools: not supported"):
+        create(tools=[{"type": "function", "function": {"name": "f"}}])
+    with pytest.raises(openai.BadRequestError) as found:
+        create(extra_body={"plan": "speed(cutoff=99)"})
+    assert found.value.param == "plan"
+
+
+def test_lm_eval_finds_of_a_pre_trained_model_over_http_what_it_finds_in_process(pretrained, tasks):
+    from winnow.evaluation.harness import PlannedLM
+
+    url, llm = pretrained
+    asked = replace(tasks, built=[task for task in tasks.built if task.config.task != "roll"])
+    expected, answers = evaluated(asked, PlannedLM(llm, "full"))
+    more = over_http(url, num_concurrent=3)
+    more["model_args"]["model"] = "smollm2"
+    found, given = evaluated(asked, "local-completions", **more)
+    assert found["choose"]["acc,none"] == expected["choose"]["acc,none"]
+    assert {key: each["resps"] for key, each in given.items() if key[0] == "answer"} == {
+        key: each["resps"] for key, each in answers.items() if key[0] == "answer"
     }
