@@ -55,6 +55,8 @@ class Streams(Served, Command, runs="benchmarks.load.command:streams"):
     """Requests a second, at random times. Default: all at once."""
     alone: AtLeast0 | None = None
     """How many are asked again, one by one. Default: all."""
+    patience_s: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
+    """Seconds after which a client goes away; its request is lost. Default: none does."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,17 @@ async def follow(client: httpx2.AsyncClient, wanted: Wanted, pieces: int | None 
     return heard
 
 
+async def follow_for(client: httpx2.AsyncClient, wanted: Wanted, seconds: float | None) -> Heard:
+    """The same, for so long; None: to the end."""
+    heard = Heard(wanted, time.perf_counter())
+    try:
+        async with asyncio.timeout(seconds):
+            await listen(client, heard)
+    except TimeoutError:
+        heard.problem, heard.ended_s = f"not whole after {seconds:g} s", time.perf_counter()
+    return heard
+
+
 async def listen(client: httpx2.AsyncClient, heard: Heard, pieces: int | None = None) -> None:
     """The same, for who looks at what has been heard meanwhile."""
     try:

@@ -49,14 +49,14 @@ def streams(options: Streams) -> int:
         wanted += [prompts.wanted("long", options.length, options.new) for _ in range(options.long)]
         ask_alone(server.url, prompts.each_plan(options.new), lambda done: None)
         looks.append(server.resident())
-        heard += ask_all(server.url, wanted, options.rate, options.seed, meter.advance)
+        heard += ask_all(server.url, wanted, options.rate, options.seed, meter.advance, options.patience_s)
         looks.append(server.resident())
         asked_again = map(prompts.apart, prompts.draw.sample(wanted, again))
         alone += ask_alone(server.url, asked_again, meter.advance)
     rows = summarise_streams(heard, alone) if heard else []
     together, each = (span(heard) if heard else None), (one_at_a_time(alone) if alone else None)
     figures = {
-        **_given(options, "streams", "short", "long", "length", "new", "rate", "seed"),
+        **_given(options, "streams", "short", "long", "length", "new", "rate", "seed", "patience_s"),
         "summary": [asdict(row) for row in rows],
         "together": None if together is None else {**asdict(together), "tokens_per_s": together.tokens_per_s},
         "one_at_a_time": None if each is None else {**asdict(each), "tokens_per_s": each.tokens_per_s},

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-from benchmarks.load.client import Heard, Wanted, client_of, follow
+from benchmarks.load.client import Heard, Wanted, client_of, follow_for
 from benchmarks.load.figures import percentiles
 from winnow.evaluation.evaluate import Progress
 
@@ -45,9 +45,12 @@ class StreamsRow:
     itl_s: tuple[float, ...] | None
 
 
-def ask_all(url: str, wanted: Sequence[Wanted], rate: float | None, seed: int, done: Progress) -> list[Heard]:
-    """All of them, at once or, by chance, so many in a second on average. done: called with 1 after each."""
-    return asyncio.run(_all(url, wanted, rate, seed, done))
+def ask_all(
+    url: str, wanted: Sequence[Wanted], rate: float | None, seed: int, done: Progress, seconds: float | None
+) -> list[Heard]:
+    """All of them, at once or, by chance, so many in a second on average; after so many seconds a client goes away.
+    done: called with 1 after each."""
+    return asyncio.run(_all(url, wanted, rate, seed, done, seconds))
 
 
 def ask_alone(url: str, wanted: Iterable[Wanted], done: Progress) -> list[Heard]:
@@ -55,9 +58,11 @@ def ask_alone(url: str, wanted: Iterable[Wanted], done: Progress) -> list[Heard]
     return asyncio.run(_each(url, wanted, done))
 
 
-async def _all(url: str, wanted: Sequence[Wanted], rate: float | None, seed: int, done: Progress) -> list[Heard]:
+async def _all(
+    url: str, wanted: Sequence[Wanted], rate: float | None, seed: int, done: Progress, seconds: float | None
+) -> list[Heard]:
     async with client_of(url) as client:
-        tasks = [asyncio.create_task(_one(client, each, done)) async for each in _arriving(wanted, rate, seed)]
+        tasks = [asyncio.create_task(_one(client, each, done, seconds)) async for each in _arriving(wanted, rate, seed)]
         return sorted(await asyncio.gather(*tasks), key=lambda heard: heard.wanted.number)
 
 
@@ -75,8 +80,8 @@ async def _each(url: str, wanted: Iterable[Wanted], done: Progress) -> list[Hear
         return [await _one(client, each, done) for each in wanted]
 
 
-async def _one(client: httpx2.AsyncClient, wanted: Wanted, done: Progress) -> Heard:
-    heard = await follow(client, wanted)
+async def _one(client: httpx2.AsyncClient, wanted: Wanted, done: Progress, seconds: float | None = None) -> Heard:
+    heard = await follow_for(client, wanted, seconds)
     done(1)
     return heard
 

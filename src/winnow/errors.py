@@ -39,3 +39,11 @@ class CapacityError(WinnowError):
 
 class MissingExtraError(WinnowError):
     """An optional dependency is needed for what was asked."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether Python or torch had too little memory; torch says it on CPUs with a plain RuntimeError."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
+        isinstance(error, RuntimeError) and "not enough memory" in str(error)
+    )

@@ -93,13 +93,13 @@ def test_a_client_that_leaves(pieces):
 
 
 def test_requests_at_random_times_all_come_in_their_order(monkeypatch):
-    async def followed(client, wanted, pieces=None):
+    async def followed(client, wanted, seconds):
         return Heard(wanted, 0.0)
 
-    monkeypatch.setattr("benchmarks.load.streams.follow", followed)
+    monkeypatch.setattr("benchmarks.load.streams.follow_for", followed)
     wanted, done = [Wanted(number, "short", {}) for number in range(20)], []
     for rate in (None, 1e6):
-        heard = ask_all("http://127.0.0.1:1", wanted, rate, 3, done.append)
+        heard = ask_all("http://127.0.0.1:1", wanted, rate, 3, done.append, None)
         assert [each.wanted for each in heard] == wanted
     assert done == [1] * 40
 

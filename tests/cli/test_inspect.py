@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from winnow.cli.inspect_plot import claim, retained_figure, shares
-from winnow.engine.session import Session
+from winnow.engine.engine import Engine
 from winnow.inspector import Snapshot, Trace
 
 PLAN = "lazyllm(layers=[1], keep=0.4, revive='never')"
@@ -89,15 +89,15 @@ def test_the_prompt_can_be_a_file_with_a_question(winnow, tiny, document, tmp_pa
 
 def test_an_interrupt_shows_what_was_finished(winnow, tiny, tmp_path, monkeypatch):
 
-    real, calls = Session.feed, []
+    real, calls = Engine.step, []
 
-    def feed(*arguments, **keywords):
+    def step(*arguments, **keywords):
         calls.append(1)
         if len(calls) == 4:  # the prompt, and three steps
             raise KeyboardInterrupt
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(Session, "feed", feed)
+    monkeypatch.setattr(Engine, "step", step)
     file = tmp_path / "t.json"
     flags = ("-m", tiny, "-p", "full", "--ignore-eos", "--out", tmp_path / "page.html", "--trace", file)
     result = winnow("inspect", "hello", *flags)
@@ -107,10 +107,10 @@ def test_an_interrupt_shows_what_was_finished(winnow, tiny, tmp_path, monkeypatc
 
 
 def test_an_interrupted_prompt_leaves_nothing(winnow, tiny, tmp_path, monkeypatch):
-    def feed(*arguments, **keywords):
+    def step(*arguments, **keywords):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Session, "feed", feed)
+    monkeypatch.setattr(Engine, "step", step)
     result = winnow("inspect", "hello", "-m", tiny, "-p", "full", "--out", tmp_path / "page.html")
     assert (result.code, result.out, result.err.count("\n")) == (130, "", 1)
     assert not list(tmp_path.iterdir())

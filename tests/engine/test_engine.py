@@ -243,6 +243,93 @@ def test_an_error_ends_whom_it_hit_and_nobody_else(llm, text, monkeypatch):
     assert done[first].token_ids == llm.generate([text[:8]], params(12))[0].token_ids
 
 
+class ShortOfMemory:
+    """Makes a layer run out of memory whenever at least so many sequences go through it, `times` times."""
+
+    def __init__(self, monkeypatch, parts, times=1000):
+        self.times, true = times, Decoder.layer
+
+        def layer(decoder, index, hidden, call):
+            if self.times and index == 1 and len(call.parts) >= parts:
+                self.times -= 1
+                raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")
+            return true(decoder, index, hidden, call)
+
+        monkeypatch.setattr(Decoder, "layer", layer)
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+@pytest.mark.parametrize("plan", ["full", "streaming(sink=2, recent=9)", LAZY])
+def test_too_little_memory_ends_the_newest_and_the_others_go_on(llm, text, monkeypatch, plan, after):
+    sampled = params(7, temperature=1.0, seed=5, n=2)
+    expected = [llm.generate([text[:20]], each, plan=plan)[0].token_ids for each in (params(7), sampled)]
+    engine, said = llm.engine(max_step_tokens=200), {}
+    first, second = engine.add(text[:20], params(7), plan=plan), engine.add(text[:20], sampled, plan=plan)
+    outputs = [output for _ in range(after) for output in engine.step()]
+    third = engine.add(text[:20], params(7), plan=plan)
+    outputs += engine.step()
+    ShortOfMemory(monkeypatch, parts=4)
+    outputs += engine.run()
+    for output in outputs:
+        said.setdefault((output.request_id, output.sample_index), []).extend(output.token_ids)
+    ends = {(o.request_id, o.sample_index): o.completion for o in outputs if o.completion is not None}
+    assert len([output for output in outputs if output.completion is not None]) == 4
+    assert ends[third, 0].finish_reason == "error"
+    assert "not enough memory" in str(ends[third, 0].error)
+    assert ends[first, 0].token_ids == said[first, 0] == expected[0]
+    assert ends[second, 0].token_ids == said[second, 0] == expected[1]
+    assert ends[second, 1].token_ids == said[second, 1]
+    assert {ends[key].finish_reason for key in ((first, 0), (second, 0), (second, 1))} == {"length"}
+    assert (engine.reserved_bytes, engine.running, engine.waiting) == (0, 0, 0)
+
+
+def test_what_is_retained_goes_before_anybody_ends(llm, text, monkeypatch):
+    engine = llm.engine(max_step_tokens=200, retain_bytes=2**30)
+    engine.add(text, params(2))
+    ended(engine)
+    assert engine.retained_bytes
+    numbers = [engine.add(text[9 * index :][:20], params(6)) for index in range(3)]
+    engine.step()
+    ShortOfMemory(monkeypatch, parts=3, times=1)
+    done = ended(engine)
+    assert {done[number].finish_reason for number in numbers} == {"length"}
+    for index, number in enumerate(numbers):
+        assert done[number].token_ids == llm.generate([text[9 * index :][:20]], params(6))[0].token_ids
+
+
+def test_who_alone_is_too_large_ends(llm, text, monkeypatch):
+    engine = llm.engine(max_step_tokens=200, retain_bytes=2**30)
+    numbers = [engine.add(text[:20], params(6)) for _ in range(3)]
+    engine.step()
+    ShortOfMemory(monkeypatch, parts=1)
+    done = ended(engine)
+    assert {done[number].finish_reason for number in numbers} == {"error"}
+    assert engine.reserved_bytes == 0
+
+
+def test_samples_that_had_ended_do_not_begin_anew(text, monkeypatch):
+    llm = LLM(small_model("llama"), tokenizer=byte_tokenizer(), prefill_chunk=16)
+    sampled = SamplingParams(max_tokens=12, temperature=1.0, seed=3, n=4, stop_token_ids=list(range(90)))
+    expected = llm.generate([text[:30]], sampled)
+    lengths = sorted({len(each.token_ids) for each in expected})
+    assert len(lengths) > 1
+    engine = llm.engine(max_step_tokens=200)
+    engine.add(text[:30], sampled)
+    late = engine.add(text[:20], params(30))
+    outputs = [output for _ in range(1 + lengths[0]) for output in engine.step()]
+    ShortOfMemory(monkeypatch, parts=2)
+    outputs += engine.run()
+    ends = [output for output in outputs if output.completion is not None]
+    assert sorted((each.request_id, each.sample_index) for each in ends) == [
+        *((1, index) for index in range(4)),
+        (late, 0),
+    ]
+    for index, each in enumerate(expected):
+        mine = [output for output in outputs if (output.request_id, output.sample_index) == (1, index)]
+        assert [token for output in mine for token in output.token_ids] == each.token_ids
+        assert "".join(output.text for output in mine) == each.text
+
+
 @pytest.mark.parametrize("where", ["logits", "draw"])
 def test_an_error_after_the_layers_ends_whom_it_hit(llm, text, monkeypatch, where):
     engine = llm.engine(max_step_tokens=2 * len(text))

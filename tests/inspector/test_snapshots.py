@@ -108,7 +108,7 @@ def test_an_unfinished_step_leaves_no_snapshot(llm, ids, monkeypatch):
     monkeypatch.setattr(recorder, "_note", note)
     with pytest.raises(KeyboardInterrupt):
         list(recorder.steps())
-    assert recorder._session.state.position == PROMPT + 2
+    assert recorder._state.position == PROMPT + 2
     trace = recorder.trace()
     assert (len(trace.steps), trace.snapshots[-1].known) == (2, PROMPT + 1)
 

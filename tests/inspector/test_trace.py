@@ -79,7 +79,9 @@ def test_states_are_those_of_the_caches(llm, ids, plan):
     recorder = Recorder(llm, ids, plan=plan, max_tokens=NEW, ignore_eos=True)
     before = [set() for _ in range(4)]
     for step in recorder.steps():
-        state = recorder._session.state
+        if recorder.done == NEW:  # its state has gone
+            break
+        state = recorder._state
         for layer, (cache, at) in enumerate(zip(state.caches, step.layers, strict=True)):
             held = set(cache.live_positions().flatten().tolist())
             aside = set(state.aside[layer].live.tolist()) if layer in state.aside else set()

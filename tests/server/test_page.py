@@ -40,7 +40,9 @@ def test_its_policy_lets_nothing_else_run(app):
     for element in ("script", "style"):
         [text] = re.findall(rf"<{element}>(.*?)</{element}>", PAGE, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert directives[f"{element}-src"] == f"'sha256-{digest}'"
+        [own, inspectors] = directives[f"{element}-src"].split()
+        assert own == f"'sha256-{digest}'"
+        assert inspectors.startswith("'sha256-")
     assert directives["default-src"] == "'none'"
     assert directives["connect-src"] == "'self'"
     assert not re.search(r"(src|href|action)=\"(?!data:)", PAGE)
@@ -134,6 +136,31 @@ def test_answers_under_two_plans_with_their_figures(page, llm):
     assert figure(page, "rows")[1].startswith("100 %")
     bars = "return [...document.querySelectorAll('.bar b')].map(each => parseFloat(each.style.width))"
     assert page.execute_script(bars)[-1] == pytest.approx(share, abs=0.01)
+
+
+@in_a_browser
+def test_the_trace_of_an_answer_opens_in_the_inspector(page, llm):
+    own_plan(page, 2, PLAN)
+    begin(page)
+    wait(page, lambda: done(page), 60)
+    here = page.current_window_handle
+    page.execute_script("document.querySelectorAll('.trace')[1].click()")
+    wait(page, lambda: len(page.window_handles) == 2, 60)
+    page.switch_to.window(next(handle for handle in page.window_handles if handle != here))
+    try:
+        wait(page, lambda: text(page, "#plan") == [PLAN], 60)
+        assert len(page.find_elements("css selector", "#tiles > *")) > 2
+        [answer] = llm.chat(content(), SamplingParams(max_tokens=24), plan=PLAN)
+        page.execute_script("document.getElementById('slider').value = 99")
+        assert (
+            page.execute_script("return JSON.parse(document.getElementById('trace').textContent).stats")["units_read"]
+            == answer.stats.units_read
+        )
+        assert not [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"]
+    finally:
+        page.close()
+        page.switch_to.window(here)
+    assert text(page, ".more .hint") == ["", ""]
 
 
 @in_a_browser

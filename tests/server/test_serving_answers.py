@@ -151,6 +151,26 @@ def test_a_stream_joins_to_the_whole(new, path, body):
     assert last["usage"] == ask(app, path, body).json["usage"]
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_costs_so_far_stand_in_every_chunk(new, path):
+    _, app = new(retain_mib=0.0)
+    said = {"prompt": ["ab", "cd"]} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {**said, "max_tokens": 9, "n": 2, "seed": 1, "ignore_eos": True, "stream": True, "stream_options": options}
+    *chunks, last = ask(app, path, body).events
+    told = [chunk["usage"] for chunk in chunks if chunk["usage"] is not None]
+    counts = [usage["completion_tokens"] for usage in told]
+    samples = 2 * len(said.get("prompt", [1]))
+    assert counts == sorted(counts)
+    assert 1 <= counts[0] < counts[-1]
+    assert counts[-1] == last["usage"]["completion_tokens"] == 9 * samples
+    assert told[-1] == last["usage"]
+    assert all(0 < usage["winnow"]["rows_computed"] <= last["usage"]["winnow"]["rows_computed"] for usage in told)
+    without = ask(app, path, {**body, "stream_options": {"continuous_usage_stats": True}}).events
+    assert without[-1]["usage"] == last["usage"]
+    assert len(without) == len(chunks)
+
+
 def test_a_chat_streams_its_role_first_and_a_token_at_a_time(app):
     events = ask(app, CHAT, {**TALK, "stream": True}).events
     assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}

@@ -1,6 +1,7 @@
 """Many at once, and ends of every kind: queues, limits, clients that leave, failures, the end of the server."""
 
 import asyncio
+import json
 import signal
 import threading
 import time
@@ -294,6 +295,30 @@ def test_told_to_end_it_finishes_what_is_under_way_or_says_that_it_does_not(new,
     else:
         assert (whole.status, streamed.status, streamed.done) == (503, 200, False)
         assert streamed.events[-1]["error"]["code"] == whole.json["error"]["code"] == "shutting_down"
+    assert quiet(service)
+
+
+@pytest.mark.parametrize("stuck", ["has not sent its body", "does not read"])
+def test_told_to_end_it_waits_for_nobody_who_is_stuck(new, monkeypatch, stuck):
+    monkeypatch.setattr("winnow.server.run.LATE_S", 0.2)
+    service, app = new(port=0, drain_s=0.2)
+    server = Draining(config_of(app), service, lambda: None)
+    place = bound("127.0.0.1", 0)
+
+    async def drain():
+        running = asyncio.create_task(server.serve(sockets=[place]))
+        await until(lambda: server.started)
+        body = json.dumps({**LONG, "stream": True, "logprobs": 20}).encode()
+        sent = body if stuck == "does not read" else body[:9]
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+        _, writer = await asyncio.open_connection(*place.getsockname(), limit=1)
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + sent)
+        await until(lambda: service.door.inside == 1)
+        server.handle_exit(signal.SIGTERM, None)
+        await asyncio.wait_for(running, 10)
+        writer.close()
+
+    asyncio.run(drain())
     assert quiet(service)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 from cyclopts import App, CycloptsError, Parameter, Token, convert
 
 from winnow.cli.command import INTERRUPTED
-from winnow.errors import WinnowError
+from winnow.errors import WinnowError, out_of_memory
 
 COMMANDS = {
     "run": ("prompts:Run", "Continue a prompt; the text appears as it is made."),
@@ -99,8 +99,8 @@ def run_app(application: App, arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone: send what is still buffered nowhere, instead of failing again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be loaded
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
             raise
         return _fail(f"{error}; use a shorter prompt, a smaller --prefill-chunk, or a plan that bounds the cache")
 

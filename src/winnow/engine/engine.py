@@ -14,7 +14,7 @@ from winnow.engine.job import step
 from winnow.engine.pace import Pace
 from winnow.engine.request import Output, Request
 from winnow.engine.retained import FAR, Kind, Retained, prefix_of
-from winnow.errors import CapacityError, InputError
+from winnow.errors import CapacityError, InputError, out_of_memory
 from winnow.plan import Plan
 from winnow.runtime.sequence import Prefix, Sequence
 from winnow.sampling import SamplingParams
@@ -39,8 +39,9 @@ class Engine:
 
     In a step every running sample is fed its newest token, and with them go the next tokens of prompts, first come
     first served. A request is admitted when the most bytes that it can ever hold, by its plan's closed formulas, fit
-    beside those of the others: nothing that has begun is ever pushed out. `add` and `abort` may be called from any
-    thread; one at a time steps.
+    beside those of the others: nothing that has begun is pushed out, but where a step runs out of the machine's memory:
+    the newest of those that it fed ends, and the others begin anew. `add` and `abort` may be called from any thread;
+    one at a time steps.
 
     Args:
         llm: the model, and the plan that a request has unless it names one.
@@ -238,8 +239,32 @@ class Engine:
     def __exit__(self, *error: Any) -> None:
         self.close()
 
+    def _settle(self) -> None:
+        """End what a step has failed.
+
+        Where memory was too little, what is retained goes; if there is nothing, the newest of those that the step fed
+        together ends. The others begin anew, as their states may be spoilt, and go on from where they were.
+        """
+        failed = [entry for entry in self._running if entry.failure is not None]
+        short = [each for each in failed if each.failure is not None and out_of_memory(each.failure)]
+        short.sort(key=lambda entry: entry.id)
+        if short and not self.retained_bytes:
+            short.pop()
+        for entry in failed:
+            if entry not in short:
+                entry.fail()
+        if not short:
+            return
+        self._retained.clear()
+        for entry in reversed(short):
+            entry.again()
+            self._running.remove(entry)
+            with self._inbox:
+                self._waiting.appendleft(entry)
+
     def _sweep(self) -> None:
-        """End what was aborted, and forget what has ended."""
+        """End what has failed and what was aborted, and forget what has ended."""
+        self._settle()
         with self._inbox:
             aborted, self._aborted = self._aborted, set()
             waiting = [entry for entry in self._waiting if entry.id in aborted]

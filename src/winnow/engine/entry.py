@@ -24,7 +24,8 @@ class Entry:
 
     bound: the most bytes that its samples ever hold. emit: told of every output. keep: takes tokens and a sequence
     that has seen them, to be retained; None: nothing is. jobs: none while it waits; its prompt; its samples, those that
-    have ended too. pinned: bytes of units of others, in memory that it shares.
+    have ended too. pinned: bytes of units of others, in memory that it shares. said: of samples that begin anew, the
+    tokens that have been told of. done: samples that had ended before the others did.
     """
 
     id: int
@@ -37,6 +38,8 @@ class Entry:
     jobs: list[Job] = field(default_factory=list)
     ended: bool = False
     pinned: int = 0
+    said: dict[int, int] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
 
     @property
     def alive(self) -> int:
@@ -44,7 +47,21 @@ class Entry:
         if self.ended:
             return 0
         samples = [job for job in self.jobs if isinstance(job, Sample)]
-        return sum(sample.finish_reason is None for sample in samples) if samples else self.request.params.n
+        return sum(sample.finish_reason is None for sample in samples) if samples else len(self._left)
+
+    @property
+    def _left(self) -> list[int]:
+        """Samples that have not ended before this one began anew."""
+        return [index for index in range(self.request.params.n) if index not in self.done]
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What a step has raised for one of its jobs that has not ended."""
+        return next((job.error for job in self._failed), None)
+
+    @property
+    def _failed(self) -> list[Job]:
+        return [job for job in self.jobs if job.error is not None and not (isinstance(job, Sample) and job.reported)]
 
     @property
     def reserved(self) -> int:
@@ -68,6 +85,9 @@ class Entry:
             # The last of the new tokens is never fed.
             new = request.params.max_tokens - 1
             state, prompt = admit(decoder, tokenizer, request.plan, request.ids, new, chunk, prefix)
+            if (observer := request.observer) is not None:
+                state.observer = observer
+                observer.begun(state, prompt)
             self.pinned = sum(state.reached_nbytes.values()) - sum(state.held())
             self.progress(state.omitted + state.position)
         except BaseException as error:
@@ -93,9 +113,31 @@ class Entry:
             job.state.measure()
             job.state.release()
         self.ended, self.jobs = True, []
-        for index in range(self.request.params.n):
+        for index in self._left:
             completion = Completion("", [], reason, stats, self.request.index, index, error=error)
             self.emit(Output(self.id, index, [], "", completion, self.request.index))
+
+    def fail(self) -> None:
+        """End those whose step has failed."""
+        for job in self._failed:
+            if isinstance(job, Sample):
+                job.end("error", job.error)
+            else:
+                self.end("error", job.error)
+
+    def again(self) -> None:
+        """Wait once more: all memory goes back, and what samples have come to is fed to them as it was when they came
+        to it (`Request.going_on`). Costs and times are then those of the new beginning."""
+        given = [*self.request.given, *[()] * (self.request.params.n - len(self.request.given))]
+        for job in self.jobs:
+            if isinstance(job, Sample):
+                given[job.index] = max(given[job.index], tuple(job.tokens), key=len)
+                self.said[job.index] = job.said
+            if isinstance(job, Sample) and job.reported:
+                self.done.add(job.index)
+            else:
+                job.state.release()
+        self.request, self.jobs, self.pinned, self.keep = self.request.going_on(given), [], 0, None
 
     def retire(self, sample: Sample) -> None:
         """Retain the sequence of a sample that has ended, unless it ended by an error: that may have spoilt it."""
@@ -126,15 +168,16 @@ class _Prompt(Job):
 
     def take(self, logits: Tensor) -> None:
         entry, request = self.entry, self.entry.request
-        states = [self.state.fork() for _ in range(request.params.n - 1)] + [self.state]
+        left = entry._left
+        states = [self.state.fork() for _ in left[1:]] + [self.state]
         told: dict[str, Any] = {"emit": entry.emit, "request_id": entry.id}
         if entry.keep is not None:
             told["retire"] = entry.retire
         if request.params.prompt_logprobs is not None:
             told["prompt_logprobs"] = self.logprobs
         samples = [
-            Sample.of(request, state, self.tokenizer, entry.arrived, index, **told)
-            for index, state in enumerate(states)
+            Sample.of(request, state, self.tokenizer, entry.arrived, index, said=entry.said.get(index, 0), **told)
+            for index, state in zip(left, states, strict=True)
         ]
         entry.jobs = list(samples)
         for sample in samples:
@@ -142,4 +185,6 @@ class _Prompt(Job):
 
     def fail(self, error: BaseException) -> None:
         super().fail(error)
-        self.entry.end("error", error)
+        for job in self.entry.jobs:  # its samples, where it has come to them
+            if job is not self:
+                job.fail(error)

@@ -7,6 +7,7 @@ from typing import Literal
 from winnow.engine.grammar import Grammar
 from winnow.errors import InputError
 from winnow.plan import Plan
+from winnow.runtime.observer import Observer
 from winnow.sampling import SamplingParams
 from winnow.stats import Stats
 
@@ -41,7 +42,8 @@ class Request:
     """A prompt that has been checked: token ids, parameters, plan, the tokens that end it, and what may come.
 
     salt: it goes on from retained sequences of requests with the same one, and from no others. given: of each sample,
-    the tokens that it begins with, since another engine has chosen them; none where it is not gone on with.
+    the tokens that it begins with, since another engine has chosen them; none where it is not gone on with. observer:
+    looks at its one sample while it runs.
     """
 
     index: int
@@ -52,6 +54,7 @@ class Request:
     grammar: Grammar | None = None
     salt: str | None = None
     given: tuple[tuple[int, ...], ...] = ()
+    observer: Observer | None = None
 
     def going_on(self, given: Sequence[Sequence[int]]) -> "Request":
         """The request whose samples, in their order, have come to these tokens elsewhere; of samples not named: none.
@@ -75,6 +78,7 @@ class Output:
 
     token_ids: new ones, and logprobs: of each, as in Completion; text: what has become certain, never a part of a stop
     string. completion: all of it, once the sample has ended; None before. prompt_logprobs: with the first token.
+    stats: what it has cost so far, which grows while the sample goes on; None where there was no sample.
     """
 
     request_id: int
@@ -85,3 +89,4 @@ class Output:
     prompt_index: int = 0
     logprobs: list[Likeliest] | None = None
     prompt_logprobs: list[Likeliest | None] | None = None
+    stats: Stats | None = None

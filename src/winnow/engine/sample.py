@@ -20,7 +20,7 @@ class Sample(Job):
     """One of the samples of a request, whose prompt `state` has seen.
 
     arrived: when the request did. emit: told of every new token, and of the end. retire: takes its state at the end.
-    prompt_logprobs: as in Completion.
+    prompt_logprobs: as in Completion. said: how many of its tokens have been told of already, before it began anew.
     """
 
     request: Request
@@ -36,6 +36,7 @@ class Sample(Job):
     prompt_logprobs: list[Likeliest | None] | None = None
     finish_reason: FinishReason | None = None
     reported: bool = False  # how it has ended
+    said: int = 0
 
     @classmethod
     def of(
@@ -62,6 +63,8 @@ class Sample(Job):
         if len(self.tokens) == 1:
             stats.ttft_s = stats.total_s
         stats.new_tokens = len(self.tokens)
+        if self.state.observer is not None:
+            self.state.observer.chosen(self.state, token)
         piece = ""
         if token in self.request.stop_tokens:
             self.finish_reason = "stop"
@@ -76,9 +79,6 @@ class Sample(Job):
             self._tell([token], piece)
         else:
             self._end([token], piece)
-
-    def fail(self, error: BaseException) -> None:
-        self.end("error", error)
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:
         """Stop where it is; of one that has ended: nothing. What goes wrong while one ends becomes how it ends."""
@@ -107,17 +107,24 @@ class Sample(Job):
 
     def _end(self, new: list[int], piece: str) -> None:
         """Give the bytes back, while others still run, and hand out what text was held."""
-        self.state.measure()
-        self.retire(self)
         if self.text is not None and self.finish_reason != "error":
-            piece += self.text.finish()
+            try:
+                piece += self.text.finish()
+            except Exception as error:
+                self.finish_reason, self.error = "error", error
             if self.text.stopped and self.finish_reason == "length":
                 self.finish_reason = "stop"
+        self.state.measure()
+        self.retire(self)
         self._tell(new, piece, self.completion())
         self.reported = True
 
     def _tell(self, new: list[int], piece: str, completion: Completion | None = None) -> None:
+        if completion is None and len(self.tokens) <= self.said:
+            return
+        self.said = len(self.tokens)
         logprobs = None if self.request.params.logprobs is None else self.logprobs[len(self.logprobs) - len(new) :]
         before = self.prompt_logprobs if new and len(self.tokens) == 1 else None
         index = self.request.index
-        self.emit(Output(self.request_id, self.index, new, piece, completion, index, logprobs, before))
+        stats = self.state.stats
+        self.emit(Output(self.request_id, self.index, new, piece, completion, index, logprobs, before, stats))

@@ -7,18 +7,19 @@ from importlib.resources import files
 from winnow.inspector.trace import Trace
 
 # In the order in which the page loads them: cells.js reads the trace, the others draw what it says.
+WEB = files("winnow.inspector") / "web"
 SCRIPTS = ("cells.js", "grid.js", "kept.js", "page.js")
 
 
 def render(trace: Trace) -> str:
     """The page, a complete HTML document; it works from a file, without a network."""
-    here = files("winnow.inspector") / "web"
-    page = (here / "page.html").read_text(encoding="utf-8")
+    page = (WEB / "page.html").read_text(encoding="utf-8")
+    script, style = code()
     parts = {
         "title": html.escape(f"{trace.plan} on {trace.model}"),
-        "style": (here / "page.css").read_text(encoding="utf-8"),
+        "style": style,
         "data": embedded(trace),
-        "script": "\n".join((here / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "script": script,
     }
     # Cut once, so that a placeholder's spelling inside the text of a prompt stays what it is.
     pieces = page.split("{{")
@@ -27,6 +28,12 @@ def render(trace: Trace) -> str:
         name, _, rest = piece.partition("}}")
         filled += [parts[name], rest]
     return "".join(filled)
+
+
+def code() -> tuple[str, str]:
+    """The texts of the page's one script that runs and of its one style, whatever the trace."""
+    script = "\n".join((WEB / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return f"\n{script}\n", f"\n{(WEB / 'page.css').read_text(encoding='utf-8')}\n"
 
 
 def embedded(trace: Trace) -> str:

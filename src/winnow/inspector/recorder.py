@@ -1,6 +1,8 @@
-"""Record a generation: drive the runtime as `generate` does, and look at every layer while it runs."""
+"""Record a generation: look at every layer while an engine runs it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from winnow.cache.layer import LayerCache
 from winnow.cache.view import NOBODY, View
-from winnow.engine.sampler import Sampler
+from winnow.engine.request import Request
 from winnow.inspector.runs import runs_of
 from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
 from winnow.kernels.attend.reference import visible
@@ -23,29 +25,15 @@ from winnow.sampling import SamplingParams
 Progress = Callable[[int], None]
 
 
-class Recorder(Observer):
-    """One greedy generation of one prompt, step by step; `trace` gives what has been recorded so far at any time.
+class Follower(Observer):
+    """What one request does, step by step; `trace` gives what has been recorded so far at any time.
 
-    prompt: text or token ids. max_tokens: the most new tokens. ignore_eos: go on past the model's stop tokens.
-    progress: called with the number of prompt tokens just processed.
-
-    Raises InputError, CapacityError or PlanError before any work is done, as `LLM.generate` does.
+    request: of one sample; `self.request` is the same, observed, and is to be put into an engine that retains nothing
+    of its prompt.
     """
 
-    def __init__(
-        self,
-        llm: LLM,
-        prompt: str | Sequence[int],
-        *,
-        plan: str | Plan | None = None,
-        max_tokens: int = 32,
-        ignore_eos: bool = False,
-        progress: Progress = lambda tokens: None,
-    ) -> None:
-        params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
-        [self._request] = llm.check(prompt, params, plan=plan)
-        self._llm, self._progress = llm, progress
-        self._session = llm.session(plan=self._request.plan, max_tokens=max_tokens, observer=self)
+    def __init__(self, llm: LLM, request: Request) -> None:
+        self._llm, self.request = llm, replace(request, observer=self)
         self._ids: list[int] = []
         self._prompt = 0
         self._finish_reason: Literal["stop", "length"] | None = None
@@ -60,30 +48,25 @@ class Recorder(Observer):
         """How many steps are finished."""
         return len(self._steps)
 
-    def steps(self) -> Iterator[Step]:
-        """Run, and yield every step when it is done: the prefill, then decode steps. To be called once."""
-        session, request = self._session, self._request
-        sampler = Sampler(request, self._llm.device)
-        self._clear((0, 0, 0))
-        session.feed(request.ids, progress=self._progress)
-        self._ids, self._prompt = list(session.prompt), len(session.prompt)
+    def begun(self, sequence: State, prompt: list[int]) -> None:
+        """What the engine calls before the first step."""
+        self._state, self._ids, self._prompt, self._steps, self._snapshots = sequence, list(prompt), len(prompt), [], []
         # What the plan has left out of the prompt is no step's.
-        self._before = (0, session.state.omitted * session.state.shape.layers, 0)
-        yield self._note("prefill", sampler.next(session.logits))
-        while self._finish_reason is None:
-            state = session.state
-            self._clear((state.position, state.stats.rows_full, state.stats.units_full))
-            session.feed(self._ids[-1:])
-            yield self._note("decode", sampler.next(session.logits))
+        self._clear((0, sequence.omitted * sequence.shape.layers, 0))
+
+    def chosen(self, sequence: State, token: int) -> None:
+        """What the engine calls after every step: the prefill, then decode steps."""
+        self._note("decode" if self._steps else "prefill", token)
+        self._clear((sequence.position, sequence.stats.rows_full, sequence.stats.units_full))
 
     def trace(self) -> Trace:
         """What the finished steps did. At least the prefill has to be done."""
-        decoder, state = self._llm.decoder, self._session.state
+        decoder, state = self._llm.decoder, self._state
         ids = self._ids[: self._prompt + len(self._steps)]
         texts = token_texts(self._llm.tokenizer, ids)
         return Trace(
             model=Path(self._llm.model.name_or_path or "").name or self._llm.model.config.model_type,
-            plan=str(self._request.plan),
+            plan=str(self.request.plan),
             layers=decoder.shape.layers,
             kv_heads=decoder.shape.kv_heads,
             entrances=tuple(state.gates.at),
@@ -115,9 +98,9 @@ class Recorder(Observer):
         """What the runtime calls after it has compressed the caches."""
         self._taken.append(_snapshot(sequence, self._llm.decoder.shape.kv_heads))
 
-    def _note(self, phase: Literal["prefill", "decode"], token: int) -> Step:
+    def _note(self, phase: Literal["prefill", "decode"], token: int) -> None:
         """The step just done, which chose `token`."""
-        state, (first, rows_full, units_full) = self._session.state, self._before
+        state, (first, rows_full, units_full) = self._state, self._before
         layers = []
         for layer, (seen, cache) in enumerate(zip(self._layers, state.caches, strict=True)):
             aside = [state.aside[layer].live] if layer in state.aside else []
@@ -150,11 +133,42 @@ class Recorder(Observer):
         state.stats.new_tokens = len(self._steps)
         # Now, not when the trace is asked for: an interrupted step has counted rows that no step shows.
         self._stats = {name: value for name, value in state.stats.to_dict().items() if isinstance(value, int)}
-        if token in self._request.stop_tokens:
+        if token in self.request.stop_tokens:
             self._finish_reason = "stop"
-        elif len(self._steps) == self._request.params.max_tokens:
+        elif len(self._steps) == self.request.params.max_tokens:
             self._finish_reason = "length"
-        return step
+
+
+class Recorder(Follower):
+    """One greedy generation of one prompt.
+
+    prompt: text or token ids. max_tokens: the most new tokens. ignore_eos: go on past the model's stop tokens.
+    progress: called with the number of prompt tokens just processed.
+
+    Raises InputError, CapacityError or PlanError before any work is done, as `LLM.generate` does.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        prompt: str | Sequence[int],
+        *,
+        plan: str | Plan | None = None,
+        max_tokens: int = 32,
+        ignore_eos: bool = False,
+        progress: Progress = lambda tokens: None,
+    ) -> None:
+        [request] = llm.check(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos), plan=plan)
+        super().__init__(llm, request)
+        self._progress = progress
+
+    def steps(self) -> Iterator[Step]:
+        """Run, and yield every step when it is done: the prefill, then decode steps. To be called once."""
+        shown = 0
+        with closing(self._llm.engine().follow(self.request, self._progress)) as outputs:
+            for _ in outputs:
+                yield from self._steps[shown:]
+                shown = len(self._steps)
 
 
 class _Watched:

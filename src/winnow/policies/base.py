@@ -94,6 +94,9 @@ class Policy:
     matters: ClassVar[Mapping[str, Where]] = {}
     # Parameters that name a directory or a model, to be read or loaded: a server takes them from no client.
     loads: ClassVar[tuple[str, ...]] = ()
+    # What it takes of a machine beside the rows and bytes that an engine counts, in words: of a server's clients only
+    # those may ask for it whose operator has allowed the plan.
+    takes: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

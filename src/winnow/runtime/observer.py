@@ -31,6 +31,12 @@ class Attended:
 class Observer:
     """What a sequence tells about itself; to be overridden where wanted. See `Sequence.observer`."""
 
+    def begun(self, sequence: "Sequence", prompt: list[int]) -> None:
+        """A request has begun. prompt: the tokens of it that the model gets to see."""
+
+    def chosen(self, sequence: "Sequence", token: int) -> None:
+        """The step that went before has led to this token."""
+
     def entered(self, layer: int, segment: "Segment", hidden: Tensor) -> None:
         """Rows are about to go through a layer. hidden: [rows, hidden]; layer: the number of layers after the last."""
 

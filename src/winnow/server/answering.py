@@ -8,11 +8,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from winnow.engine.background import Answers
-from winnow.engine.request import Completion
+from winnow.engine.request import Completion, Output
 from winnow.server.deadline import Deadline
 from winnow.server.errors import failed
 from winnow.server.events import DONE, LEFT, STREAM, event, unless_gone
-from winnow.server.fields import Asking
+from winnow.server.fields import Asking, StreamOptions
 from winnow.server.going_on import Trace
 from winnow.server.service import Service
 from winnow.server.usage import usage
@@ -23,8 +23,8 @@ async def respond(service: Service, body: Asking, view: View, http: HttpRequest,
     """Begin the requests of a view, and answer. Raises ApiError where they cannot begin, or have failed."""
     answers = service.begin(view.requests, list(type(body).model_fields))
     if body.stream:
-        shown = body.stream_options is not None and body.stream_options.include_usage
-        return EventStream(_events(service, answers, view, shown, deadline), answers)
+        told = Told(service, view, body.stream_options or StreamOptions())
+        return EventStream(_events(service, answers, view, told, deadline), answers)
     whole = await unless_gone(http.receive, _whole(service, answers, view, deadline))
     return LEFT if whole is None else JSONResponse(whole)
 
@@ -48,34 +48,60 @@ async def _whole(service: Service, answers: Answers, view: View, deadline: Deadl
         async with aclosing(service.outputs(answers, deadline)) as outputs:
             found = [output.completion async for output in outputs if output.completion is not None]
     ended = sorted(found, key=lambda each: (each.prompt_index, each.sample_index))
-    return view.whole(ended, _usage(service, view, ended))
+    return view.whole(ended, usage(view.requests, ended, [service.costs(each.stats) for each in ended]))
+
+
+class Told:
+    """The costs of a stream, as its client wants to be told them: after each chunk, at the end, or not at all."""
+
+    def __init__(self, service: Service, view: View, options: StreamOptions) -> None:
+        self._service, self._view, self._options = service, view, options
+        self._so_far: dict[tuple[int, int], Completion] = {}
+
+    def note(self, output: Output) -> None:
+        """What a step brought."""
+        place = (output.prompt_index, output.sample_index)
+        if output.completion is not None:
+            self._so_far[place] = output.completion
+        elif self._options.continuous_usage_stats and output.stats is not None:
+            found = self._so_far.setdefault(place, Completion("", [], None, output.stats, *place))
+            found.token_ids += output.token_ids
+
+    def beside(self) -> Json:
+        """What stands in a chunk besides, until the end."""
+        if self._options.continuous_usage_stats and self._so_far:
+            return {"usage": self._usage()}
+        return {"usage": None} if self._options.include_usage else {}
+
+    def last(self) -> Json | None:
+        """The chunk after all others; None: there is none."""
+        if not self._options.include_usage:
+            return None
+        return {**self._view.frame(self._view.chunk_kind, []), "usage": self._usage()}
+
+    def _usage(self) -> Json:
+        found = list(self._so_far.values())
+        return usage(self._view.requests, found, [self._service.costs(each.stats) for each in found])
 
 
 async def _events(
-    service: Service, answers: Answers, view: View, shows_usage: bool, deadline: Deadline
+    service: Service, answers: Answers, view: View, told: Told, deadline: Deadline
 ) -> AsyncIterator[bytes]:
     """Chunks, and the end of the stream; of one that failed, the error and no end."""
-    null: Json = {"usage": None} if shows_usage else {}
-    ended: list[Completion] = []
     trace = Trace() if service.fronted else None
     try:
         for chunk in view.opening():
-            yield event({**chunk, **null})
+            yield event({**chunk, **told.beside()})
         async with aclosing(service.outputs(answers, deadline)) as outputs:
             async for output in outputs:
-                if output.completion is not None:
-                    ended.append(output.completion)
+                told.note(output)
                 made = view.chunk(output)
                 if trace is not None:
                     trace.note(output, made)
                 if made is not None:
-                    yield event({**made, **null})
-        if shows_usage:
-            yield event({**view.frame(view.chunk_kind, []), "usage": _usage(service, view, ended)})
+                    yield event({**made, **told.beside()})
+        if (last := told.last()) is not None:
+            yield event(last)
         yield DONE
     except Exception as error:
         yield event(failed(error).body)
-
-
-def _usage(service: Service, view: View, ended: list[Completion]) -> Json:
-    return usage(view.requests, ended, [service.costs(completion.stats) for completion in ended])

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from winnow import __version__
+from winnow.engine.request import Request as Asked
 from winnow.server.answering import respond
 from winnow.server.doors import add_doors
 from winnow.server.errors import ApiError, invalid, unanswerable
@@ -19,10 +20,13 @@ from winnow.server.page import page
 from winnow.server.prompts import chat_requests, completion_requests, detokenized, tokens_of
 from winnow.server.service import Service
 from winnow.server.spelling import Spelling
+from winnow.server.tracing import traced
 from winnow.server.views import ChatView, CompletionView
 
 FAILURES: dict[int | str, dict[str, Any]] = {"default": {"model": Failure, "description": "An error"}}
 STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {STREAM: {}}}}  # as well as JSON
+TRACE = "/trace"  # before a path: the same request, and its answer in the inspector
+PAGE: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {}}}}
 PLAIN: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 
@@ -42,22 +46,26 @@ def new_app(service: Service) -> FastAPI:
 def _add_completions(app: FastAPI, service: Service) -> None:
     spelling = Spelling(service.tokenizer)
 
-    async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
+    async def completion_of(body: CompletionBody) -> list[Asked]:
         service.named(body.model)
         service.check_queue(len(body.prompt))  # who has to come back costs little, however many do
+        return await service.aside(completion_requests, service, body)
+
+    async def chat_of(body: ChatBody) -> list[Asked]:
+        service.named(body.model)
+        service.check_queue(1)
+        return await service.aside(chat_requests, service, body)
+
+    async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         deadline = service.deadline()
-        requests = going_on(
-            await service.aside(completion_requests, service, body), given, service.llm.decoder.shape.vocab
-        )
+        requests = going_on(await completion_of(body), given, service.llm.decoder.shape.vocab)
         echoed = await service.aside(service.texts, body.prompt) if body.echo else None
         view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
         return await respond(service, body, view, http, deadline)
 
     async def talk(body: ChatBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
-        service.named(body.model)
-        service.check_queue(1)
         deadline = service.deadline()
-        requests = going_on(await service.aside(chat_requests, service, body), given, service.llm.decoder.shape.vocab)
+        requests = going_on(await chat_of(body), given, service.llm.decoder.shape.vocab)
         view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)
         return await respond(service, body, view, http, deadline)
 
@@ -68,6 +76,14 @@ def _add_completions(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions", responses=STREAMED)
     async def chat(body: ChatBody, http: Request) -> Response:
         return await talk(body, http)
+
+    @app.post(TRACE + "/v1/completions", response_class=Response, responses=PAGE)
+    async def completions_traced(body: CompletionBody, http: Request) -> Response:
+        return await traced(service, body, await completion_of(body), http, service.deadline())
+
+    @app.post(TRACE + "/v1/chat/completions", response_class=Response, responses=PAGE)
+    async def chat_traced(body: ChatBody, http: Request) -> Response:
+        return await traced(service, body, await chat_of(body), http, service.deadline())
 
     if service.fronted:
 

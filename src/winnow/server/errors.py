@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from winnow.errors import CapacityError, PlanError, WinnowError
+from winnow.errors import CapacityError, PlanError, WinnowError, out_of_memory
 
 log = logging.getLogger("winnow.server")
 LONGEST = 1000  # characters of a message
@@ -105,16 +105,10 @@ def _place_of(request: Request) -> str:
     return request.url.path.lstrip("/") or "/"
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether Python or torch had too little memory; torch says it on CPUs with a plain RuntimeError."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
-        isinstance(error, RuntimeError) and "not enough memory" in str(error)
-    )
-
-
 def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """What pydantic found wrong with a body: the first field, and all that is said of it."""
+    if isinstance(errors[0].get("input"), bytes):
+        return ApiError(400, "a body is JSON, and said to be so: Content-Type: application/json", code="invalid_value")
     where = _place(errors[0])
     said = dict.fromkeys(_said(each) for each in errors if _place(each) == where)
     text = " or ".join(list(said)[:3])

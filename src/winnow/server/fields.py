@@ -16,7 +16,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],), "parallel_tool_calls": (True, False), "prediction": (), "prompt_cache_key": (),
     "prompt_cache_retention": (), "reasoning_effort": (), "safety_identifier": (), "service_tier": ("auto", "default"),
     "store": (False,), "suffix": ("",), "tool_choice": ("none", "auto"), "tools": ([],), "user": (), "verbosity": (),
-    "web_search_options": (), "refusal": (), "tool_calls": ([],), "annotations": ([],),
+    "web_search_options": (), "refusal": (), "tool_calls": ([],), "annotations": ([],), "include_obfuscation": (False,),
+    "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,), "add_generation_prompt": (True,),
 }  # fmt: skip
 
 
@@ -76,6 +77,7 @@ class AnyObject(Body):
 
 class Schema(Body):
     name: str = Field(max_length=64)
+    description: str | None = None  # for models that are shown it; the schema alone decides what may be said
     strict: bool | None = None
     schema_: dict[str, Any] = Field(alias="schema")
 
@@ -87,6 +89,7 @@ class BySchema(Body):
 
 class StreamOptions(Body):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
 def _prompts(given: Any) -> list[str | list[int]]:

@@ -148,6 +148,7 @@ def app(options: Options) -> serve.Application:
         health_check_timeout_s=30,
         # The engine continues max_sequences together and lets others wait, which costs nothing: Ray hands over both.
         max_ongoing_requests=most,
+        max_queued_requests=settings.max_queue,
         graceful_shutdown_timeout_s=settings.drain_s,
         ray_actor_options={"num_cpus": options.threads, "num_gpus": options.gpus},
         request_router_config={"request_router_class": ROUTER},

@@ -15,6 +15,8 @@ from winnow.errors import InputError
 from winnow.server.doors import Door
 from winnow.server.settings import Settings
 
+LATE_S = 2.0  # after its time, that what is under way has to say how it ended
+
 
 class Answering(Protocol):
     """What answers requests: a service, or a front of several."""
@@ -94,8 +96,10 @@ class Draining(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if self._until is not None:
-            if time.monotonic() >= self._until:
+            late_s = time.monotonic() - self._until
+            if late_s >= 0:
                 self._service.end()
-            if not self._service.door.inside:
+            # Who has not sent all of a request, or does not read an answer, is waited for no longer.
+            if not self._service.door.inside or late_s >= LATE_S:
                 self.should_exit = True
         return await super().on_tick(counter)

@@ -70,21 +70,25 @@ class Service:
         if plan == self.plan or plan in self.plans:
             return plan
         if self.plans:
-            known = ", ".join(map(str, dict.fromkeys([self.plan, *self.plans])))
-            raise ApiError(400, f"this server takes these plans: {known}", param="plan", code="plan_not_allowed")
+            raise _not_allowed(f"this server takes these plans: {', '.join(self._named_plans)}")
         for policy in plan.policies.values():
             if named := [name for name in policy.loads if getattr(policy, name) is not None]:
-                raise ApiError(
-                    400,
-                    f"{policy.name}: {named[0]} names files of the server, which its clients may not; leave it out",
-                    param="plan",
-                    code="plan_not_allowed",
+                raise _not_allowed(
+                    f"{policy.name}: {named[0]} names files of the server, which its clients may not; leave it out"
+                )
+            if policy.takes is not None:
+                raise _not_allowed(
+                    f"{policy.name} takes {policy.takes}; a server's clients may not ask for it unless it is started "
+                    "with --allow-plans"
                 )
         return plan
 
+    @property
+    def _named_plans(self) -> list[str]:
+        return list(dict.fromkeys(map(str, [self.plan, *self.plans])))
+
     def about(self) -> dict[str, Any]:
         """The model as /v1/models shows it: with the plan that it has, and those that a request may ask for."""
-        taken = list(dict.fromkeys(map(str, [self.plan, *self.plans]))) if self.plans else "any"
         return {
             "id": self.name,
             "object": "model",
@@ -92,7 +96,7 @@ class Service:
             "owned_by": "winnow",
             "max_model_len": self.llm.decoder.shape.max_positions,
             "plan": str(self.plan),
-            "plans": taken,
+            "plans": self._named_plans if self.plans else "any",
         }
 
     def texts(self, prompts: Sequence[str | list[int]]) -> list[str]:
@@ -156,3 +160,7 @@ class Service:
         self._line.stepped(outputs)
         if self._share is not None:
             self._share.stepped(outputs)
+
+
+def _not_allowed(message: str) -> ApiError:
+    return ApiError(400, message, param="plan", code="plan_not_allowed")

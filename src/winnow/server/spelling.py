@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -22,7 +23,7 @@ class Spelling:
     def classic(self, tokens: Sequence[int], found: Sequence[Likeliest | None], offset: int) -> dict[str, list[Any]]:
         """For completions. offset: characters before the first token; the first of a prompt has no probability."""
         texts = [self.token(token) for token in tokens]
-        offsets = [offset + sum(map(len, texts[:place])) for place in range(len(texts))]
+        offsets = list(accumulate(map(len, texts[:-1]), initial=offset)) if texts else []
         top: list[dict[str, float] | None] = []
         for each in found:
             # Where two tokens have one text, the likelier comes last and stays.

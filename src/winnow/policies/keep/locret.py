@@ -83,6 +83,7 @@ class RandomHeads(Locret):
     seed: int = 0
 
     name = "random_heads"
+    takes: ClassVar = "memory for heads of its own, which stay"
     source = "arXiv:2410.01805, appendix B"
     trial: ClassVar = {**Locret.trial, "by_layer": "pyramid"}
 

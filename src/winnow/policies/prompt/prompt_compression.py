@@ -67,6 +67,7 @@ class PromptCompression(PromptPolicy):
     trial: ClassVar = {"keep": 0.6, "unit": "token"}
     matters: ClassVar = {"unit": SHORTENS, "scorer": SHORTENS}
     loads: ClassVar = ("scorer",)
+    takes: ClassVar = "a pass over the whole prompt before its first step, for which all others wait"
 
     def validate(self, shape: ModelShape) -> None:
         needed = ("spacy", "en_core_web_sm") if self.unit == "phrase" else ()

@@ -37,6 +37,7 @@ class Mapped(StorePolicy):
     name = "mapped"
     trial: ClassVar = {"resident_mib": 1}
     loads = ("path",)
+    takes = "room on the disk"
 
     @property
     def folder(self) -> str:

@@ -1,0 +1,62 @@
+"""The trace of an answer, over the server: the page that the inspector makes of it, and what cannot be traced."""
+
+import json
+import re
+
+import pytest
+
+from http_calls import ask, quiet
+from winnow import SamplingParams
+from winnow.inspector.trace import Trace
+
+ASKED = {"prompt": "The ferry leaves at nine. " * 3, "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+TALK = {"messages": [{"role": "user", "content": ASKED["prompt"]}], "max_tokens": 6, "temperature": 0}
+PLAN = "streaming(sink=2, recent=9)"
+
+
+def trace_of(reply):
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    [data] = re.findall(r'<script type="application/json" id="trace">(.*?)</script>', reply.body.decode(), re.DOTALL)
+    return Trace.from_dict(json.loads(data))
+
+
+@pytest.mark.parametrize("plan", ["full", PLAN, "lazyllm(layers=[1], keep=0.5)"])
+def test_it_shows_the_answer_that_the_request_gets(new, llm, plan):
+    service, app = new()
+    given = ask(app, "/v1/completions", {**ASKED, "plan": plan}).json
+    trace = trace_of(ask(app, "/trace/v1/completions", {**ASKED, "plan": plan}))
+    assert trace.plan == plan
+    assert trace.text == given["choices"][0]["text"]
+    cost = given["usage"]["winnow"]
+    for name in ("rows_computed", "rows_full", "units_read", "units_full", "total_bytes"):
+        assert trace.stats[name] == cost[name], name
+    assert len(trace.steps) == 6
+    assert quiet(service)
+
+
+def test_of_a_chat_and_of_a_sample_that_is_drawn(app, llm):
+    drawn = {**TALK, "temperature": 1.0, "seed": 5}
+    params = SamplingParams(max_tokens=6, temperature=1.0, seed=5)
+    [expected] = llm.chat(TALK["messages"], params)
+    trace = trace_of(ask(app, "/trace/v1/chat/completions", drawn))
+    assert [token.id for token in trace.tokens[trace.prompt :]][:6] == expected.token_ids
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({**ASKED, "n": 2}, "n"),
+        ({**ASKED, "prompt": ["a", "b"]}, "n"),
+        ({**ASKED, "stream": True}, "stream"),
+        ({**ASKED, "plan": "nosuch"}, "plan"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(app, body, param):
+    reply = ask(app, "/trace/v1/completions", body)
+    assert (reply.status, reply.json["error"]["param"]) == (400, param)
+
+
+def test_a_trace_waits_in_the_queue_as_all_do(new):
+    _, app = new(max_queue=1)
+    reply = ask(app, "/trace/v1/completions", {**ASKED, "prompt": ["a", "b"]})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "prompt")
