@@ -38,7 +38,7 @@ PLANS = (
     "pop(cutoff=0.75)",
     "quantized",
     "streaming(recent=1024) + slowfast(budget=512, recent=128) + quantized",
-    "lazyllm + quest(budget=512)",
+    "lazyllm + slowfast(budget=512, recent=128)",
 )
 MIB = 2**20
 SETTINGS = ("length", "turns", "new", "repeats", "again", "max_cache_mib", "deterministic")
