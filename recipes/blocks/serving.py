@@ -1,10 +1,16 @@
-"""Figures of docs/serving.md: a server under load."""
+"""Figures of docs/results/serving.md: a server under load, beside another, without a replica."""
 
 from __future__ import annotations
 
-from .tables import Block, Columns, Record, count, key, machine, table
+from .tables import MIB, Block, Column, Columns, Record, count, key, machine, number, table
 
-STREAMS: Columns = {
+
+def three(name: str) -> Column:
+    """p50, p90 and p99, in seconds."""
+    return lambda row: " / ".join(f"{value:.3g}" for value in row[name])
+
+
+ANSWERED: Columns = {
     "prompts": key("kind"),
     "asked": count("requests"),
     "lost": count("lost"),
@@ -12,13 +18,109 @@ STREAMS: Columns = {
     "another's": count("anothers"),
     "prompt tokens": lambda row: f"{row['prompt'][0]:,} to {row['prompt'][1]:,}",
 }
+WAITED: Columns = {"TTFT, s": three("ttft_s"), "ITL, s": three("itl_s")}
+
+
+def exact(told: Record) -> str:
+    """What became of every request."""
+    return f"{table(ANSWERED, told['summary'])}\n\n{_asked(told)}; {machine(told)}."
 
 
 def streams(told: Record) -> str:
-    """What became of every request."""
+    """The same, and what each waited for."""
+    together, alone = told["together"], told["one_at_a_time"]
+    spent = (
+        f"At once: {together['tokens']:,} tokens in {together['seconds']:,.0f} s, {together['tokens_per_s']:.1f} a "
+        f"second; one at a time: {alone['tokens']:,} in {alone['seconds']:,.0f} s, {alone['tokens_per_s']:.1f} a "
+        "second. TTFT and ITL: p50, p90 and p99, from the first time that a client asked."
+    )
+    return f"{table({**ANSWERED, **WAITED}, told['summary'])}\n\n{_asked(told)}. {spent} {machine(told)}."
+
+
+def _asked(told: Record) -> str:
     plans = ", ".join(f"`{plan}`" for plan in dict.fromkeys(each["plan"] for each in told["records"]))
-    about = f"{told['model']}, {told['new']} new tokens each, plans in turns: {plans}; {machine(told)}."
-    return f"{table(STREAMS, told['summary'])}\n\n{about}"
+    return f"{told['model']}, {told['new']} new tokens each, plans in turns: {plans}"
 
 
-BLOCKS = {"serving-deterministic": Block(streams, ("serving-deterministic.json",))}
+PEERS: Columns = {
+    "server": key("server"),
+    "prompts": key("kind"),
+    "lost": count("lost"),
+    "TTFT, s": three("ttft_s"),
+    "ITL, s": three("itl_s"),
+    "all, s": lambda row: f"{row['together']['seconds']:,.0f}",
+    "tokens/s": lambda row: f"{row['together']['tokens_per_s']:.1f}",
+    "alone, tokens/s": lambda row: f"{row['one_at_a_time']['tokens_per_s']:.1f}",
+    "resident, MiB": lambda row: f"{row['resident'][1] / MIB:,.0f}",
+}
+
+
+def peers(*told: Record) -> str:
+    """The same requests of several servers, one after another."""
+    names = ("winnow, `full`", "llama-server")
+    rows = [{"server": name, **doc, **row} for name, doc in zip(names, told, strict=True) for row in doc["summary"]]
+    about = (
+        f"The same {sum(row['requests'] for row in told[0]['summary'])} requests of each, {told[0]['new']} new tokens "
+        "each, at most; TTFT and ITL: p50, p90 and p99; all: from the first question to the last answer; alone: some "
+        "of the requests, one at a time; resident: after the load."
+    )
+    return f"{table(PEERS, rows)}\n\n{about} {machine(told[0])}."
+
+
+ARRIVING: Columns = {
+    "arrival": key("arrival"),
+    "prompt tokens": count("prompt"),
+    "p50 before, ms": lambda row: f"{1000 * row['p50_before_s']:.1f}",
+    "p99 before": lambda row: f"{1000 * row['p99_before_s']:.1f}",
+    "p50 meanwhile": lambda row: f"{1000 * row['p50_s']:.1f}",
+    "p99 meanwhile": lambda row: f"{1000 * row['p99_s']:.1f}",
+    "p99, x": number("ratio", 2),
+    "over p50, x": number("of_median", 2),
+    "TTFT, s": number("ttft_s", 2),
+    "of alone, x": number("of_alone", 2),
+}
+
+
+def arriving(told: Record) -> str:
+    """Gaps of running streams before a long prompt comes, and until its first token."""
+    about = (
+        f"{told['model']}, {told['streams']} streams; x: p99 meanwhile over p99 before, and over p50 before; of alone: "
+        f"TTFT over that of a prompt as long on an idle server; {machine(told)}."
+    )
+    return f"{table(ARRIVING, told['summary'])}\n\n{about}"
+
+
+GONE: Columns = {
+    "what goes away": key("event"),
+    "streams": count("streams"),
+    "complete": count("complete"),
+    "identical": count("identical"),
+    "gone on elsewhere": count("gone_on"),
+    "longest wait, s": number("longest_s", 2),
+    "median, s": number("median_s", 2),
+}
+
+
+def gone(told: Record) -> str:
+    """What the death of a replica does to all streams."""
+    where = "two nodes of Ray on one machine" if told["ray"] else "two processes"
+    about = (
+        f"{told['model']} under `{told['plan']}`, {told['new']} tokens a stream, {where}; identical: to the first "
+        f"row's; wait: each stream's longest between two pieces, the largest and the median. {machine(told)}."
+    )
+    return f"{table(GONE, told['summary'])}\n\n{about}"
+
+
+BLOCKS = {
+    "serving-deterministic": Block(exact, ("serving-deterministic.json",)),
+    "serving-streams": Block(streams, ("serving-streams.json",)),
+    "serving-peers": Block(
+        peers,
+        (
+            "serving-streams-full.json",
+            "serving-streams-llama-server.json",
+        ),
+    ),
+    "serving-arriving": Block(arriving, ("serving-arriving.json",)),
+    "serving-replicas": Block(gone, ("serving-replicas.json",)),
+}
