@@ -124,6 +124,7 @@ RESULTS_IN_ORDER = (
     Result("serving-streams-full", 8, quoted=("results/serving.md", "serving-streams-full.json")),
     Result("serving-deterministic", 55, quoted=("results/serving.md", "serving-deterministic.json")),
     Result("serving-arriving", 6, quoted=("results/serving.md", "serving-arriving.json")),
+    Result("serving-turns", 6, quoted=("results/serving.md", "serving-turns.json")),
     Result("serving-replicas", 2, quoted=("results/serving.md", "serving-replicas.json")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
     Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),

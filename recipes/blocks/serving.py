@@ -1,8 +1,8 @@
-"""Figures of docs/results/serving.md: a server under load, beside another, without a replica."""
+"""Figures of docs/results/serving.md: a server under load, beside another, over a chat, without a replica."""
 
 from __future__ import annotations
 
-from .tables import MIB, Block, Column, Columns, Record, count, key, machine, number, table
+from .tables import MIB, Block, Column, Columns, Record, code, count, key, machine, mib, number, table
 
 
 def three(name: str) -> Column:
@@ -90,6 +90,29 @@ def arriving(told: Record) -> str:
     return f"{table(ARRIVING, told['summary'])}\n\n{about}"
 
 
+TURNS: Columns = {
+    "plan": code("plan"),
+    "first turn, s": number("first_s", 2),
+    "later, s": number("later_s", 3),
+    "of first, x": number("of_first", 3),
+    "worst, x": number("worst", 3),
+    "new tokens": count("new"),
+    "held, MiB": mib("held", 1),
+}
+
+
+def turns(told: Record) -> str:
+    """What the turns of a chat wait for."""
+    cap = f", under a cap of {told['max_cache_mib']:,.0f} MiB" if told["max_cache_mib"] else ""
+    about = (
+        f"{told['model']}: {told['turns']} turns over a document of {told['length']:,} tokens, {told['new']} new "
+        f"tokens each{cap}. TTFT: of first turns and of later ones, medians; of first: over the first of its chat, the "
+        "median and the largest; new tokens: of a later prompt, that were computed; held: the most after any step. "
+        f"{machine(told)}."
+    )
+    return f"{table(TURNS, told['summary'])}\n\n{about}"
+
+
 GONE: Columns = {
     "what goes away": key("event"),
     "streams": count("streams"),
@@ -122,5 +145,6 @@ BLOCKS = {
         ),
     ),
     "serving-arriving": Block(arriving, ("serving-arriving.json",)),
+    "serving-turns": Block(turns, ("serving-turns.json",)),
     "serving-replicas": Block(gone, ("serving-replicas.json",)),
 }
