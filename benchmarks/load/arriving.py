@@ -79,14 +79,13 @@ async def _arrival(url: str, running: Sequence[Wanted], alone: Wanted, newcomer:
     ttft_s = _first_s(came)
     came_s, first_s = came.asked_s, came.asked_s + ttft_s
     gaps = [(start, end) for each in streams for start, end in pairwise(each.times[WARMUP:])]
-    before = [end - start for start, end in gaps if end <= came_s]
-    meanwhile = [end - start for start, end in gaps if came_s < end and start < first_s]
     return Arrived(
         came.prompt,
         ttft_s,
         alone_s,
-        tuple(round(gap, 6) for gap in before),  # there are thousands of them
-        tuple(round(gap, 6) for gap in meanwhile),
+        # To the microsecond: there are thousands of them.
+        tuple(round(end - start, 6) for start, end in gaps if end <= came_s),
+        tuple(round(end - start, 6) for start, end in gaps if came_s < end and start < first_s),
         sum(0 < each.ended_s < first_s for each in streams),
     )
 

@@ -47,10 +47,10 @@ class Entry:
         if self.ended:
             return 0
         samples = [job for job in self.jobs if isinstance(job, Sample)]
-        return sum(sample.finish_reason is None for sample in samples) if samples else len(self._left)
+        return sum(sample.finish_reason is None for sample in samples) if samples else len(self.left)
 
     @property
-    def _left(self) -> list[int]:
+    def left(self) -> list[int]:
         """Samples that have not ended before this one began anew."""
         return [index for index in range(self.request.params.n) if index not in self.done]
 
@@ -113,7 +113,7 @@ class Entry:
             job.state.measure()
             job.state.release()
         self.ended, self.jobs = True, []
-        for index in self._left:
+        for index in self.left:
             completion = Completion("", [], reason, stats, self.request.index, index, error=error)
             self.emit(Output(self.id, index, [], "", completion, self.request.index))
 
@@ -168,7 +168,7 @@ class _Prompt(Job):
 
     def take(self, logits: Tensor) -> None:
         entry, request = self.entry, self.entry.request
-        left = entry._left
+        left = entry.left
         states = [self.state.fork() for _ in left[1:]] + [self.state]
         told: dict[str, Any] = {"emit": entry.emit, "request_id": entry.id}
         if entry.keep is not None:
