@@ -39,7 +39,8 @@ def test_help_names_them_all_and_loads_no_torch():
 
 @pytest.mark.parametrize("line", typed())
 def test_what_the_documents_say_to_type_can_be_typed(line):
-    line = re.sub(r'(?<= )"PLAN"|(?<=--plan )PLAN\b', "full", re.sub(r"(?<=--examples )N\b", "4", line))
+    line = re.sub(r"(?<=--examples )N\b|(?<=--pid )PID\b", "4", line)
+    line = re.sub(r'(?<= )"PLAN"|(?<=--plan )PLAN\b', "full", line)
     app.parse_args(shlex.split(line)[3:])
 
 
