@@ -38,15 +38,16 @@ class Chats:
 
 @dataclass(frozen=True)
 class TurnTaken:
-    """One turn. prompt, cached: tokens of all that was said, and how many of them were taken over; held: the most bytes
-    after any step, of what is retained and what is reserved; same: whether an engine that retains nothing answers so,
-    None where it was not asked."""
+    """One turn. prompt, cached: tokens of all that was said, and how many of them were taken over; rows: that were
+    computed, summed over layers, those of new tokens too; held: the most bytes after any step, of what is retained and
+    what is reserved; same: whether an engine that retains nothing answers so, None where it was not asked."""
 
     plan: str
     chat: int
     turn: int
     prompt: int
     cached: int
+    rows: int
     ttft_s: float
     held: int
     same: bool | None
@@ -55,8 +56,9 @@ class TurnTaken:
 @dataclass(frozen=True)
 class TurnsRow:
     """A plan, over its chats. first_s: TTFT of first turns, the median; later_s: of the others; of_first, worst: these
-    over the first of their chat, the median and the largest; new: tokens computed in a later turn, the median; held:
-    the most bytes after any step; same: of the answers compared, those that are equal."""
+    over the first of their chat, the median and the largest; rows: computed in a later turn over those of the first,
+    the median; new: tokens computed in a later turn, the median; held: the most bytes after any step; same: of the
+    answers compared, those that are equal."""
 
     plan: str
     chats: int
@@ -64,6 +66,7 @@ class TurnsRow:
     later_s: float
     of_first: float
     worst: float
+    rows: float
     new: float
     held: int
     compared: int
@@ -99,7 +102,8 @@ def _chat(llm: LLM, plan: Plan, chat: int, chats: Chats) -> Iterator[TurnTaken]:
             if turn and turn >= chats.turns - chats.again:
                 same = _answer(forgetful, request)[0].token_ids == answer.token_ids
             stats = answer.stats
-            yield TurnTaken(str(plan), chat, turn, stats.prompt_tokens, stats.cached_tokens, stats.ttft_s, held, same)
+            tokens = stats.prompt_tokens, stats.cached_tokens
+            yield TurnTaken(str(plan), chat, turn, *tokens, stats.rows_computed, stats.ttft_s, held, same)
             said.append({"role": "assistant", "content": answer.text})
 
 
@@ -117,18 +121,19 @@ def summarise_turns(taken: Sequence[TurnTaken]) -> list[TurnsRow]:
     rows = []
     for plan in dict.fromkeys(each.plan for each in taken):
         mine = [each for each in taken if each.plan == plan]
-        first = {each.chat: each.ttft_s for each in mine if each.turn == 0}
+        first = {each.chat: each for each in mine if each.turn == 0}
         later = [each for each in mine if each.turn]
         if later:
-            of_first = [each.ttft_s / first[each.chat] for each in later]
+            of_first = [each.ttft_s / first[each.chat].ttft_s for each in later]
             rows.append(
                 TurnsRow(
                     plan,
                     len(first),
-                    statistics.median(first.values()),
+                    statistics.median(each.ttft_s for each in first.values()),
                     statistics.median(each.ttft_s for each in later),
                     statistics.median(of_first),
                     max(of_first),
+                    statistics.median(each.rows / first[each.chat].rows for each in later),
                     statistics.median(each.prompt - each.cached for each in later),
                     max(each.held for each in mine),
                     sum(each.same is not None for each in mine),

@@ -27,11 +27,12 @@ PLANS = (
     "sketch(budget=512)",
     "tidal(budget=512)",
     "slowfast(budget=512, recent=128)",
-    "random_heads(budget=1024, chunk=512)",
-    "snapkv(budget=1024, chunk=512)",
-    "scissorhands(budget=1024, chunk=512)",
-    "sirllm(budget=1024, chunk=512)",
-    "h2o(budget=1024, chunk=512)",
+    "slowfast(budget=512, recent=128, bootstrap=16)",
+    "random_heads(budget=1024, chunk=128)",
+    "snapkv(budget=1024, chunk=128)",
+    "scissorhands(budget=1024, chunk=128)",
+    "sirllm(budget=1024, chunk=128)",
+    "h2o(budget=1024, chunk=128)",
     "lazyllm",
     "static_prune",
     "speed(cutoff=0.75)",
@@ -78,15 +79,16 @@ COLUMNS: dict[str, Callable[[TurnsRow], str]] = {
     "later\ns": lambda row: f"{row.later_s:.3f}",
     "of first\nx": lambda row: f"{row.of_first:.3f}",
     "worst\nx": lambda row: f"{row.worst:.3f}",
+    "rows\nof first, x": lambda row: f"{row.rows:.3f}",
     "new\ntokens": lambda row: f"{row.new:,.0f}",
     "held\nMiB": lambda row: f"{row.held / MIB:.1f}",
     "as without\nreuse": lambda row: f"{row.same} of {row.compared}" if row.compared else "-",
 }
 CAPTION = (
     "TTFT of the first turn, and of later ones, medians; of first: each over that of its chat's first turn, the median "
-    "and the largest; new: tokens of a later prompt that were computed, the median; held: the most after any step, "
-    "retained and reserved; as without reuse: answers equal to those of an engine that retains nothing, where it was "
-    "asked"
+    "and the largest; rows: computed in later turns, over those of the first, the median; new: tokens of a later "
+    "prompt that were computed, the median; held: the most after any step, retained and reserved; as without reuse: "
+    "answers equal to those of an engine that retains nothing, where it was asked"
 )
 
 

@@ -96,6 +96,7 @@ TURNS: Columns = {
     "later, s": number("later_s", 3),
     "of first, x": number("of_first", 3),
     "worst, x": number("worst", 3),
+    "rows, of first": number("rows", 3),
     "new tokens": count("new"),
     "held, MiB": mib("held", 1),
 }
@@ -107,7 +108,8 @@ def turns(told: Record) -> str:
     about = (
         f"{told['model']}: {told['turns']} turns over a document of {told['length']:,} tokens, {told['new']} new "
         f"tokens each{cap}. TTFT: of first turns and of later ones, medians; of first: over the first of its chat, the "
-        "median and the largest; new tokens: of a later prompt, that were computed; held: the most after any step. "
+        "median and the largest; rows: computed in later turns, over the first's; new tokens: of a later prompt, that "
+        "were computed; held: the most after any step. "
         f"{machine(told)}."
     )
     return f"{table(TURNS, told['summary'])}\n\n{about}"

@@ -15,13 +15,14 @@ ASKED = ("-l", 120, "--turns", 3, "--new", 5, "--repeats", 2, "-p", FULL, "-p", 
 def test_a_turn_is_compared_with_the_first_of_its_chat():
     seconds = {0: (4.0, 1.0, 2.0), 1: (8.0, 1.0, 1.0)}
     taken = [
-        TurnTaken("full", chat, turn, 100 + 10 * turn, 90 * (turn > 0), ttft, 1000 * turn, SAME[turn])
+        TurnTaken("full", chat, turn, 100 + 10 * turn, 90 * (turn > 0), 80 // (1 + turn), ttft, 1000 * turn, SAME[turn])
         for chat, each in seconds.items()
         for turn, ttft in enumerate(each)
     ]
-    [row] = summarise_turns([*taken, TurnTaken("streaming", 0, 0, 100, 0, 1.0, 0, None)])
+    [row] = summarise_turns([*taken, TurnTaken("streaming", 0, 0, 100, 0, 80, 1.0, 0, None)])
     assert (row.plan, row.chats, row.first_s, row.later_s) == ("full", 2, 6.0, 1.0)
     assert (row.of_first, row.worst, row.new, row.held) == (0.1875, 0.5, 25, 2000)
+    assert row.rows == (40 + 26) / 2 / 80
     assert (row.compared, row.same) == (4, 2)
 
 

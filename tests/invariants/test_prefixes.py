@@ -24,7 +24,7 @@ AT = (9, 20, PROMPT - 1, PROMPT, PROMPT + 4)
 # What trials say of 31 prompt tokens and 4 after them; of others nothing needs to be gone on from.
 EXPECTED = {
     "full": 35, "whole": 35, "plain": 35, "everything": 35, "dense": 35, "streaming": 35, "swiftkv": 35,
-    "sink_recent": 31, "quest": 31, "sketch": 31, "tidal": 31, "slowfast": 27,
+    "sink_recent": 31, "quest": 31, "sketch": 31, "tidal": 31, "slowfast": 31,
     "locret": 24, "random_heads": 24, "snapkv": 24, "scissorhands": 24, "sirllm": 24, "h2o": 24,
     "lococo": 30, "lococo_locret": 30,
     "lazyllm": 30, "static_prune": 30, "speed": 28, "pop": 30, "quantized": 30,

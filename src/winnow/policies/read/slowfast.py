@@ -163,8 +163,9 @@ class SlowFast(ReadPolicy):
         return SlowFastReader(self, self._trigger(services), self._selector(), shape.layers, prompt)
 
     def prefix_stable(self, n: int, deep: Deep) -> int:
-        """The prompt, whose rows read everything, but for its last rows: those select what the first steps read."""
-        return min(n, max(0, deep.prompt - self.bootstrap))
+        """The prompt, whose rows read everything. While it is not there as a whole, all but its last rows, which select
+        what the first steps read; once it is, a longer one has such rows of its own."""
+        return deep.prompt if n >= deep.prompt else min(n, max(0, deep.prompt - self.bootstrap))
 
     def _trigger(self, services: Services) -> Trigger:
         if self.trigger == "periodic":

@@ -89,9 +89,14 @@ class SlowFastReader(Reader):
         kv_heads = len(main.keys)
         vectors = each.view(rows, kv_heads, -1, head_dim).transpose(0, 1)  # [kv_heads, rows, group, head_dim]
         logits = row.match(vectors.reshape(-1, head_dim), main.keys).view(kv_heads, rows, -1, main.units)
-        distance = places[:, None] - main.positions.view(-1, 1, main.units)  # [1 or kv_heads, rows, units]
+        # Most units stand before all of these rows, and every row sees them.
+        plain = row.ordered and main.window is None
+        seen = int((main.positions < places.min()).sum(-1).min()) if plain else 0
+        later = main.positions[..., seen:]
+        distance = places[:, None] - later.view(-1, 1, later.shape[-1])  # [1 or kv_heads, rows, later units]
         hidden = distance < 0 if main.window is None else (distance < 0) | (distance >= main.window)
-        self._take(row, main, logits.masked_fill_(hidden[:, :, None], float("-inf")).flatten(1, 2))
+        logits[..., seen:].masked_fill_(hidden[:, :, None], float("-inf"))
+        self._take(row, main, logits.flatten(1, 2))
 
     def settle(self) -> None:
         """Wait for selections that are still being made."""
