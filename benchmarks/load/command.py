@@ -102,6 +102,7 @@ def memory(options: Memory) -> int:
             rounds.append(each)
     figures = {
         **_given(options, "requests", "aborts", "warmup", "every", "together", "length", "new", "seed"),
+        "plans": list(prompts.plans),
         "ends": dict(sum((Counter(each.ends) for each in rounds), Counter())),
         "looks": [asdict(each.look) for each in rounds],
         "ratio": None if len(rounds) < 2 else (rounds[-1].look.resident or 0) / (rounds[0].look.resident or 1),

@@ -6,8 +6,8 @@ from .tables import MIB, Block, Column, Columns, Record, code, count, key, machi
 
 
 def three(name: str) -> Column:
-    """p50, p90 and p99, in seconds."""
-    return lambda row: " / ".join(f"{value:.3g}" for value in row[name])
+    """p50, p90 and p99, in seconds; empty where there are none."""
+    return lambda row: " / ".join(f"{value:.3g}" for value in row[name] or ())
 
 
 ANSWERED: Columns = {
@@ -57,7 +57,7 @@ PEERS: Columns = {
 
 def peers(*told: Record) -> str:
     """The same requests of several servers, one after another."""
-    names = ("winnow, `full`", "llama-server")
+    names = ("winnow, `full`", "llama-server", "transformers serve")
     rows = [{"server": name, **doc, **row} for name, doc in zip(names, told, strict=True) for row in doc["summary"]]
     about = (
         f"The same {sum(row['requests'] for row in told[0]['summary'])} requests of each, {told[0]['new']} new tokens "
@@ -115,6 +115,66 @@ def turns(told: Record) -> str:
     return f"{table(TURNS, told['summary'])}\n\n{about}"
 
 
+EQUAL: Columns = {
+    "plan": code("plan"),
+    "new tokens": count("new"),
+    "as without reuse": lambda row: f"{row['same']} of {row['compared']}",
+}
+
+
+def equal(told: Record) -> str:
+    """Whether later turns get what they would get without reuse."""
+    about = (
+        f"{told['model']}, deterministic: {told['turns']} turns over a document of {told['length']:,} tokens, "
+        f"{told['new']} new tokens each, in steps of {told['prefill_chunk']}; new tokens: of a later prompt, that were "
+        f"computed, the median; as without reuse: later answers equal, token by token, to those of an engine that "
+        f"retains nothing. {machine(told)}."
+    )
+    return f"{table(EQUAL, told['summary'])}\n\n{about}"
+
+
+MEMORY: Columns = {
+    "requests": count("requests"),
+    "resident, MiB": mib("resident", 0),
+    "of the first look": lambda row: f"{100 * row['of_first']:.1f} %",
+    "reserved, MiB": mib("reserved", 1),
+    "running": count("running"),
+}
+
+
+def memory(told: Record) -> str:
+    """A server's memory over many requests."""
+    first = told["looks"][0]["resident"]
+    rows = [{**look, "of_first": look["resident"] / first} for look in told["looks"]]
+    ends = ", ".join(f"{count:,} {end}" for end, count in told["ends"].items())
+    plans = ", ".join(f"`{plan}`" for plan in told["plans"])
+    about = (
+        f"{told['model']}, prompts of {told['length'][0]:,} to {told['length'][1]:,} tokens, up to {told['new']} new "
+        f"ones, {told['together']} at once, plans in turns: {plans}. How they ended: {ends}. The first look is that "
+        f"after the warm-up. {machine(told)}."
+    )
+    return f"{table(MEMORY, rows)}\n\n{about}"
+
+
+HARNESS: Columns = {
+    "task": key("task"),
+    "metric": key("metric"),
+    "documents": count("documents"),
+    "in process": lambda row: repr(row["in_process"]),
+    "over HTTP": lambda row: repr(row["over_http"]),
+    "equal to the last digit": lambda row: f"{row['same']} of {row['documents']}",
+}
+
+
+def harness(told: Record) -> str:
+    """What lm_eval finds in process and over HTTP."""
+    about = (
+        f"{told['model']} in {told['dtype']}, deterministic, {told['together']} requests at once over HTTP; equal: of "
+        f"the documents. {machine(told)}."
+    )
+    return f"{table(HARNESS, told['summary'])}\n\n{about}"
+
+
 GONE: Columns = {
     "what goes away": key("event"),
     "streams": count("streams"),
@@ -144,9 +204,14 @@ BLOCKS = {
         (
             "serving-streams-full.json",
             "serving-streams-llama-server.json",
+            "serving-streams-transformers.json",
         ),
     ),
     "serving-arriving": Block(arriving, ("serving-arriving.json",)),
     "serving-turns": Block(turns, ("serving-turns.json",)),
+    "serving-turns-equal": Block(equal, ("serving-turns-equal.json",)),
+    "serving-memory": Block(memory, ("serving-memory.json",)),
+    "serving-harness": Block(harness, ("serving-harness.json",)),
     "serving-replicas": Block(gone, ("serving-replicas.json",)),
+    "serving-replicas-ray": Block(gone, ("serving-replicas-ray.json",)),
 }
