@@ -125,6 +125,11 @@ RESULTS_IN_ORDER = (
     Result("serving-deterministic", 55, quoted=("results/serving.md", "serving-deterministic.json")),
     Result("serving-arriving", 6, quoted=("results/serving.md", "serving-arriving.json")),
     Result("serving-turns", 6, quoted=("results/serving.md", "serving-turns.json")),
+    Result("serving-turns-equal", 6, quoted=("results/serving.md", "serving-turns-equal.json")),
+    Result("serving-memory", 25, quoted=("results/serving.md", "serving-memory.json")),
+    Result("serving-harness", 5, (
+        "python -m recipes.over_http --data {data} --out docs/results/serving-harness.json",
+    )),
     Result("serving-replicas", 2, quoted=("results/serving.md", "serving-replicas.json")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),
     Result("engine-mapped", 20, quoted=("results/engine.md", "engine-mapped.json")),
@@ -160,7 +165,9 @@ BY_HAND = {
     "lazyllm-revive-code.json, lazyllm-revive-dialogue.json": "commands of lazyllm.md, which name the user's texts",
     "stores.json": "the command of stores.md, which names the user's texts and llama.cpp's environment",
     "presses.json": "the command of presses.md, which names kvpress's own environment",
-    "serving-streams-llama-server.json": "a command of serving.md, which names a server that runs already",
+    "serving-streams-llama-server.json, serving-streams-transformers.json": "commands of serving.md, which name "
+    "servers that run already",
+    "serving-replicas-ray.json": "a command of serving.md, which needs the extra ray",
     "peers-decode.json": "the command of peers.md, which names the peers' own environments",
     "needle.json, needle.md": "several runs of `winnow eval`, named in needle.md",
     "streaming-depth.png": "the last command of needle.md",

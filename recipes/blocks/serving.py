@@ -99,6 +99,7 @@ TURNS: Columns = {
     "rows, of first": number("rows", 3),
     "new tokens": count("new"),
     "held, MiB": mib("held", 1),
+    "as without reuse": lambda row: f"{row['same']} of {row['compared']}",
 }
 
 
@@ -109,8 +110,8 @@ def turns(told: Record) -> str:
         f"{told['model']}: {told['turns']} turns over a document of {told['length']:,} tokens, {told['new']} new "
         f"tokens each{cap}. TTFT: of first turns and of later ones, medians; of first: over the first of its chat, the "
         "median and the largest; rows: computed in later turns, over the first's; new tokens: of a later prompt, that "
-        "were computed; held: the most after any step. "
-        f"{machine(told)}."
+        "were computed; held: the most after any step; as without reuse: of the last "
+        f"answers, those that an engine gives that retains nothing. {machine(told)}."
     )
     return f"{table(TURNS, told['summary'])}\n\n{about}"
 

@@ -25,6 +25,7 @@ class Stats:
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of these, not computed: a sequence that had been retained begins with them
     new_tokens: int = 0
+    queue_s: float = 0.0  # from the arrival of the request to its beginning
     ttft_s: float = 0.0  # from the arrival of the request to its first new token
     total_s: float = 0.0  # from the arrival of the request to its last new token
     rows_computed: int = 0  # prefill and decode, summed over layers

@@ -14,7 +14,7 @@ from winnow.runtime.sequence import new_sequence
 PROMPT, NEW = 40, 10
 LAZY = "lazyllm(layers=[1, 3], keep=[0.5, 0.4])"
 GREEDY = SamplingParams(max_tokens=NEW, ignore_eos=True)
-TIMES = {"ttft_s", "total_s", "tpot_s"}
+TIMES = {"queue_s", "ttft_s", "total_s", "tpot_s"}
 
 
 @pytest.fixture(scope="module")

@@ -431,7 +431,7 @@ def test_parameters_and_plans_for_each_prompt(llm, text):
     got = llm.generate([text, text], each, plan=plans)
     expected = [llm.generate([text], p, plan=plan)[0] for p, plan in zip(each, plans, strict=True)]
     assert [completion.token_ids for completion in got] == [completion.token_ids for completion in expected]
-    untimed = {"ttft_s": 0, "total_s": 0}
+    untimed = {"queue_s": 0, "ttft_s": 0, "total_s": 0}
     assert [replace(a.stats, **untimed) for a in got] == [replace(b.stats, **untimed) for b in expected]
     with pytest.raises(InputError, match="plan: 3 for 2 prompts"):
         llm.generate([text, text], plan=["full"] * 3)
@@ -445,6 +445,9 @@ def test_time_to_the_first_token_counts_from_arrival(llm, text):
         engine.add(text, params(4))
     done = ended(engine)
     assert done[1].stats.ttft_s < done[1].stats.total_s < done[2].stats.ttft_s < done[3].stats.ttft_s
+    for before, after in ((1, 2), (2, 3)):  # one begins where the other has ended
+        assert done[before].stats.total_s < done[after].stats.queue_s < done[after].stats.ttft_s
+    assert done[1].stats.queue_s < done[1].stats.ttft_s
 
 
 def steps_of(pace, decodes, step_s, count=40):

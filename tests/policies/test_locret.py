@@ -265,7 +265,7 @@ def test_batch_mates_change_nothing(llm, ids):
         assert together[index].token_ids == alone.token_ids
         for got, expected in zip(together[index].logprobs, alone.logprobs, strict=True):
             assert got == pytest.approx(expected, abs=1e-5)
-        timed = {"ttft_s": 0, "total_s": 0}
+        timed = {"queue_s": 0, "ttft_s": 0, "total_s": 0}
         assert replace(together[index].stats, **timed) == replace(alone.stats, **timed)
 
 

@@ -26,7 +26,7 @@ from winnow.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(numba_missing() is not None, reason="the kernel needs Numba")
 PROMPT, CHUNK = 31, 10
-TIMES = {"ttft_s": 0.0, "total_s": 0.0}
+TIMES = {"queue_s": 0.0, "ttft_s": 0.0, "total_s": 0.0}
 SLOWFAST = "slowfast(budget=7, sink=2, recent=5, trigger='periodic', interval=3)"
 PLANS = {  # how many layers of four are taken in a step
     "full": 4,

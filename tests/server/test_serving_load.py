@@ -354,6 +354,13 @@ def test_what_metrics_count(new):
     assert found["request_success_total[length]"] == requests
     for name in ("time_to_first_token", "e2e_request_latency", "request_time_per_output_token"):
         assert found[f"{name}_seconds_count"] == requests
+    for parts, whole in (
+        (("queue", "prefill", "decode"), "e2e_request_latency"),
+        (("queue", "inference"), "e2e_request_latency"),
+        (("queue", "prefill"), "time_to_first_token"),
+    ):
+        spent = sum(found[f"request_{part}_time_seconds_sum"] for part in parts)
+        assert spent == pytest.approx(found[f"{whole}_seconds_sum"])
     assert found["request_params_max_tokens_sum"] == requests * new_tokens
     assert found["request_params_n_count"] == requests
     used = ask(app, COMPLETIONS, {**SHORT, "plan": "streaming(sink=2, recent=4)"}).json["usage"]["winnow"]

@@ -1,5 +1,6 @@
 """A request on its way through the engine: waiting, its prompt being processed, its samples being continued."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,11 +81,12 @@ class Entry:
 
         prefix: what is there of it already. mark: after how many of its tokens the sequence is kept.
         """
-        request = self.request
+        request, started = self.request, time.perf_counter()
         try:
             # The last of the new tokens is never fed.
             new = request.params.max_tokens - 1
             state, prompt = admit(decoder, tokenizer, request.plan, request.ids, new, chunk, prefix)
+            state.stats.queue_s = started - self.arrived
             if (observer := request.observer) is not None:
                 state.observer = observer
                 observer.begun(state, prompt)

@@ -43,6 +43,10 @@ class Metrics:
         self._gap = self._seconds("inter_token_latency_seconds", "Between two tokens of a sample")
         self._tpot = self._seconds("request_time_per_output_token_seconds", "Mean of a sample's gaps")
         self._whole = self._seconds("e2e_request_latency_seconds", "From arrival to the last token")
+        self._queued = self._seconds("request_queue_time_seconds", "From arrival to the beginning")
+        self._prefill = self._seconds("request_prefill_time_seconds", "From the beginning to the first token")
+        self._decode = self._seconds("request_decode_time_seconds", "From the first token to the last")
+        self._busy = self._seconds("request_inference_time_seconds", "From the beginning to the last token")
         self._step = self._tokens("iteration_tokens_total", "Tokens of a step, of prompts and answers")
         self._sizes = {
             name: self._tokens(name, about)
@@ -116,6 +120,10 @@ class Metrics:
             self._sizes["request_generation_tokens"].observe(stats.new_tokens)
             self._ttft.observe(stats.ttft_s)
             self._whole.observe(stats.total_s)
+            self._queued.observe(stats.queue_s)
+            self._prefill.observe(stats.ttft_s - stats.queue_s)
+            self._decode.observe(stats.total_s - stats.ttft_s)
+            self._busy.observe(stats.total_s - stats.queue_s)
         if stats.new_tokens > 1:
             self._tpot.observe(stats.tpot_s)
 
