@@ -42,12 +42,15 @@ def _asked(told: Record) -> str:
     return f"{told['model']}, {told['new']} new tokens each, plans in turns: {plans}"
 
 
+def of_kind(kind: str, column: Column) -> Column:
+    """A column of the prompts of one kind, of a record that has several."""
+    return lambda record: column(next(row for row in record["summary"] if row["kind"] == kind))
+
+
 PEERS: Columns = {
     "server": key("server"),
-    "prompts": key("kind"),
-    "lost": count("lost"),
-    "TTFT, s": three("ttft_s"),
-    "ITL, s": three("itl_s"),
+    "lost": lambda record: f"{sum(row['lost'] for row in record['summary']):,}",
+    **{f"{kind}: {name}": of_kind(kind, column) for kind in ("short", "long") for name, column in WAITED.items()},
     "all, s": lambda row: f"{row['together']['seconds']:,.0f}",
     "tokens/s": lambda row: f"{row['together']['tokens_per_s']:.1f}",
     "alone, tokens/s": lambda row: f"{row['one_at_a_time']['tokens_per_s']:.1f}",
@@ -58,11 +61,12 @@ PEERS: Columns = {
 def peers(*told: Record) -> str:
     """The same requests of several servers, one after another."""
     names = ("winnow, `full`", "llama-server", "transformers serve")
-    rows = [{"server": name, **doc, **row} for name, doc in zip(names, told, strict=True) for row in doc["summary"]]
+    rows = [{"server": name, **doc} for name, doc in zip(names, told, strict=True)]
     about = (
         f"The same {sum(row['requests'] for row in told[0]['summary'])} requests of each, {told[0]['new']} new tokens "
-        "each, at most; TTFT and ITL: p50, p90 and p99; all: from the first question to the last answer; alone: some "
-        "of the requests, one at a time; resident: after the load."
+        "each, at most, of short and of long prompts; lost: not whole in time; TTFT and ITL: p50, p90 and p99, of what "
+        "came; all: from the first question to the last answer; alone: some of the requests, one at a time; resident: "
+        "after the load."
     )
     return f"{table(PEERS, rows)}\n\n{about} {machine(told[0])}."
 
