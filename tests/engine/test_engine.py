@@ -13,6 +13,7 @@ from models import small_model
 from tokenizers_for_tests import byte_tokenizer
 from trials import COMBINED, fresh, held, plan_of, small_llm
 from winnow import LLM, Plan, SamplingParams
+from winnow.engine import entry as entry_module
 from winnow.engine.bound import bound_bytes
 from winnow.engine.engine import Engine
 from winnow.engine.pace import FIRST, Pace
@@ -297,14 +298,72 @@ def test_what_is_retained_goes_before_anybody_ends(llm, text, monkeypatch):
         assert done[number].token_ids == llm.generate([text[9 * index :][:20]], params(6))[0].token_ids
 
 
-def test_who_alone_is_too_large_ends(llm, text, monkeypatch):
+@pytest.mark.parametrize("plan", ["full", "streaming(sink=2, recent=9)", LAZY])
+@pytest.mark.parametrize("together", [1, 3])
+def test_who_alone_is_too_large_ends(llm, text, monkeypatch, plan, together):
+    """Also where every beginning retains something on its way."""
     engine = llm.engine(max_step_tokens=200, retain_bytes=2**30)
-    numbers = [engine.add(text[:20], params(6)) for _ in range(3)]
+    numbers = [engine.add(text[:20], params(6), plan=plan) for _ in range(together)]
     engine.step()
-    ShortOfMemory(monkeypatch, parts=1)
+    ShortOfMemory(monkeypatch, parts=1, times=30)
     done = ended(engine)
     assert {done[number].finish_reason for number in numbers} == {"error"}
     assert engine.reserved_bytes == 0
+
+
+def test_who_is_too_large_does_not_end_all_that_come_after(llm, text, monkeypatch):
+    """One that fails again and again, beside others that come while it does."""
+    engine = llm.engine(max_step_tokens=200)
+    large = engine.add(text[:30], params(6))
+    engine.step()
+    true = Decoder.layer
+
+    def layer(decoder, index, hidden, call):
+        if any(part.sequence.prompt == 30 for part in call.parts):
+            raise MemoryError("no room")
+        return true(decoder, index, hidden, call)
+
+    monkeypatch.setattr(Decoder, "layer", layer)
+    done = {}
+    for _ in range(12):
+        engine.add(text[:20], params(2))
+        done.update({output.request_id: output.completion for output in engine.step() if output.completion})
+    done.update(ended(engine))
+    assert done.pop(large).finish_reason == "error"
+    reasons = [each.finish_reason for each in done.values()]
+    assert (len(reasons), reasons.count("length") >= 8) == (12, True)
+
+
+def test_the_newest_ends_though_its_step_was_another_one(text, monkeypatch):
+    """Of a deterministic model each sequence has a pass of its own."""
+    llm = LLM(small_model("llama"), prefill_chunk=16, deterministic=True)
+    engine = llm.engine(max_step_tokens=200)
+    first, second = engine.add(text[:20], params(6)), engine.add(text[:20], params(6))
+    engine.step()
+    ShortOfMemory(monkeypatch, parts=1, times=1)
+    done = ended(engine)
+    assert (done[first].finish_reason, done[second].finish_reason) == ("length", "error")
+    assert done[first].token_ids == llm.generate([text[:20]], params(6))[0].token_ids
+
+
+def test_what_is_retained_goes_before_a_request_cannot_begin(llm, text, monkeypatch):
+    engine = llm.engine(retain_bytes=2**30)
+    engine.add(text, params(2))
+    ended(engine)
+    true = entry_module.admit
+
+    def admit(*given):
+        if engine.retained_bytes:
+            raise MemoryError("no room for units")
+        return true(*given)
+
+    monkeypatch.setattr(entry_module, "admit", admit)
+    number = engine.add(text[:20], params(3))
+    assert ended(engine)[number].finish_reason == "length"
+    monkeypatch.setattr(entry_module, "admit", lambda *given: 1 / 0)
+    number = engine.add(text[:20], params(3))
+    assert isinstance(ended(engine)[number].error, ZeroDivisionError)
+    assert engine.idle
 
 
 def test_samples_that_had_ended_do_not_begin_anew(text, monkeypatch):
@@ -446,7 +505,7 @@ def test_time_to_the_first_token_counts_from_arrival(llm, text):
     done = ended(engine)
     assert done[1].stats.ttft_s < done[1].stats.total_s < done[2].stats.ttft_s < done[3].stats.ttft_s
     for before, after in ((1, 2), (2, 3)):  # one begins where the other has ended
-        assert done[before].stats.total_s < done[after].stats.queue_s < done[after].stats.ttft_s
+        assert done[before].stats.ttft_s < done[after].stats.queue_s < done[after].stats.ttft_s
     assert done[1].stats.queue_s < done[1].stats.ttft_s
 
 

@@ -469,3 +469,13 @@ def test_more_groups_than_layers(llm_of):
 
 def test_intervals_below_the_gap_matter_to_sentences_only():
     assert SlowFast(trigger="periodic", interval=2).interval < SlowFast().min_gap
+
+
+def test_where_all_units_stand_before_those_who_vote(llm_of):
+    """An anchor is all that a layer holds of the prompt: it is selected, and read."""
+    speed = "speed(self_only=True, decode_from='last:1')"
+    slowfast = "slowfast(sink=0, budget=1, recent=0, recent_mode='anchored', trigger='periodic', interval=3)"
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    alone, both = llm_of("llama").generate([tokens()] * 2, params, plan=[speed, f"{speed} + {slowfast}"])
+    assert both.stats.new_tokens == 8
+    assert both.token_ids[:2] == alone.token_ids[:2]

@@ -46,6 +46,13 @@ def test_those_refused_come_back_as_fast_as_answers_end(line, clock):
     assert line.place_s() == 6  # behind those, and not anew
 
 
+def test_a_request_of_several_samples_is_one_place(line, clock):
+    for _ in range(50):
+        clock[0] += 2.0
+        line.stepped([GOING, *(Output(0, index, [1], "a", ENDED.completion) for index in range(4))])
+    assert [line.place_s() for _ in range(3)] == [1, 3, 5]
+
+
 def test_a_line_that_has_passed_begins_anew(line, clock):
     ends(line, clock, 50, 0.01)
     first = [line.place_s() for _ in range(301)]

@@ -1,11 +1,12 @@
 """The trace of an answer, over the server: the page that the inspector makes of it, and what cannot be traced."""
 
+import asyncio
 import json
 import re
 
 import pytest
 
-from http_calls import ask, quiet
+from http_calls import ask, call, quiet
 from winnow import SamplingParams
 from winnow.inspector.trace import Trace
 
@@ -60,3 +61,28 @@ def test_a_trace_waits_in_the_queue_as_all_do(new):
     _, app = new(max_queue=1)
     reply = ask(app, "/trace/v1/completions", {**ASKED, "prompt": ["a", "b"]})
     assert (reply.status, reply.json["error"]["param"]) == (400, "prompt")
+
+
+def test_no_more_is_recorded_than_the_server_says(new):
+    _, app = new(max_trace_tokens=5)
+    reply = ask(app, "/trace/v1/completions", ASKED)
+    assert (reply.status, reply.json["error"]["param"]) == (400, "max_tokens")
+    assert "5 new tokens at most here, not 6" in reply.json["error"]["message"]
+    assert ask(app, "/trace/v1/completions", {**ASKED, "max_tokens": 5}).status == 200
+
+
+def test_one_answer_is_traced_at_a_time_and_stays_nowhere(new):
+    service, app = new()
+
+    async def together():
+        asked = [call(app, "POST", "/trace/v1/completions", ASKED) for _ in range(3)]
+        return await asyncio.gather(*asked)
+
+    replies = asyncio.run(together())
+    assert sorted(reply.status for reply in replies) == [200, 429, 429]
+    assert all(reply.headers["retry-after"] == "1" for reply in replies if reply.status == 429)
+    assert service.engine.retained_bytes == 0
+    before = ask(app, "/v1/completions", {**ASKED, "plan": PLAN}).json  # is retained, but no trace begins with it
+    trace = trace_of(ask(app, "/trace/v1/completions", {**ASKED, "plan": PLAN}))
+    assert trace.stats["rows_computed"] == before["usage"]["winnow"]["rows_computed"]
+    assert ask(app, "/trace/v1/completions", ASKED).status == 200

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from winnow.runtime.llm import LLM, Prompt
     from winnow.runtime.truncate import Part
 
+MOST_ANEW = 3  # times that one request begins anew: it may be what the memory is too little for
+
 
 class Limits(TypedDict, total=False):
     """Of an `Engine`, which says what they are."""
@@ -40,8 +42,8 @@ class Engine:
     In a step every running sample is fed its newest token, and with them go the next tokens of prompts, first come
     first served. A request is admitted when the most bytes that it can ever hold, by its plan's closed formulas, fit
     beside those of the others: nothing that has begun is pushed out, but where a step runs out of the machine's memory:
-    the newest of those that it fed ends, and the others begin anew. `add` and `abort` may be called from any thread;
-    one at a time steps.
+    the newest request that runs ends, and others that the step fed begin anew. `add` and `abort` may be called from any
+    thread; one at a time steps.
 
     Args:
         llm: the model, and the plan that a request has unless it names one.
@@ -242,24 +244,28 @@ class Engine:
     def _settle(self) -> None:
         """End what a step has failed.
 
-        Where memory was too little, what is retained goes; if there is nothing, the newest of those that the step fed
-        together ends. The others begin anew, as their states may be spoilt, and go on from where they were.
+        Where memory was too little, what is retained goes; if there is nothing, or that was not enough before, the
+        newest of all that run ends. Those of the step begin anew, as their states may be spoilt, and go on from where
+        they were; who has done so too often ends instead of the newest.
         """
         failed = [entry for entry in self._running if entry.failure is not None]
         short = [each for each in failed if each.failure is not None and out_of_memory(each.failure)]
-        short.sort(key=lambda entry: entry.id)
-        if short and not self.retained_bytes:
-            short.pop()
+        if short:
+            gone, failure = self.retained_bytes, short[0].failure
+            self._retained.clear()
+            tired = [entry for entry in short if entry.anew == MOST_ANEW]
+            if not tired and (not gone or any(entry.anew for entry in short)):
+                newest = max((entry for entry in self._running if entry.alive), key=lambda entry: entry.id)
+                newest.end("error", failure)
+                tired = [newest]
+            short = [entry for entry in short if entry not in tired]
         for entry in failed:
             if entry not in short:
                 entry.fail()
-        if not short:
-            return
-        self._retained.clear()
-        for entry in reversed(short):
+        for entry in sorted(short, key=lambda entry: entry.id, reverse=True):
             entry.again()
-            self._running.remove(entry)
             with self._inbox:
+                self._running.remove(entry)
                 self._waiting.appendleft(entry)
 
     def _sweep(self) -> None:
@@ -287,15 +293,19 @@ class Engine:
     def _begin(self, entry: Entry) -> None:
         """Begin what fits, from what is retained of its prompt; what is retained makes room for it."""
         llm, prefix, mark = self._llm, None, None
-        if self._retained.most:
-            try:
+        try:
+            # What somebody looks at is looked at from its start, and is nobody else's.
+            if self._retained.most and entry.request.observer is None:
                 prefix, mark = self._prefix(entry)
-            except BaseException as error:
-                entry.end("error", error)
-                if not isinstance(error, Exception):
-                    raise
+            entry.begin(llm.decoder, llm.tokenizer, self._chunk, prefix, mark)
+        except BaseException as error:
+            if out_of_memory(error) and self._retained.nbytes:
+                self._retained.clear()
+                self._begin(entry)
                 return
-        entry.begin(llm.decoder, llm.tokenizer, self._chunk, prefix, mark)
+            entry.end("error", error)
+            if not isinstance(error, Exception):
+                raise
         self._retained.shrink(self._room)
 
     def _prefix(self, entry: Entry) -> tuple[Prefix | None, int | None]:

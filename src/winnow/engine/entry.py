@@ -25,8 +25,9 @@ class Entry:
 
     bound: the most bytes that its samples ever hold. emit: told of every output. keep: takes tokens and a sequence
     that has seen them, to be retained; None: nothing is. jobs: none while it waits; its prompt; its samples, those that
-    have ended too. pinned: bytes of units of others, in memory that it shares. said: of samples that begin anew, the
-    tokens that have been told of. done: samples that had ended before the others did.
+    have ended too. anew: how often it has begun once more, for want of memory. pinned: bytes of units of others, in
+    memory that it shares. said: of samples that begin anew, the tokens that have been told of. done: samples that had
+    ended before the others did.
     """
 
     id: int
@@ -38,6 +39,7 @@ class Entry:
     keep: Callable[[list[int], Sequence], None] | None = None
     jobs: list[Job] = field(default_factory=list)
     ended: bool = False
+    anew: int = 0
     pinned: int = 0
     said: dict[int, int] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
@@ -79,24 +81,19 @@ class Entry:
     ) -> None:
         """Make room for the prompt; `chunk`: the most rows of it in a step.
 
-        prefix: what is there of it already. mark: after how many of its tokens the sequence is kept.
+        prefix: what is there of it already. mark: after how many of its tokens the sequence is kept. Raises what keeps
+        it from beginning; nothing has begun then.
         """
         request, started = self.request, time.perf_counter()
-        try:
-            # The last of the new tokens is never fed.
-            new = request.params.max_tokens - 1
-            state, prompt = admit(decoder, tokenizer, request.plan, request.ids, new, chunk, prefix)
-            state.stats.queue_s = started - self.arrived
-            if (observer := request.observer) is not None:
-                state.observer = observer
-                observer.begun(state, prompt)
-            self.pinned = sum(state.reached_nbytes.values()) - sum(state.held())
-            self.progress(state.omitted + state.position)
-        except BaseException as error:
-            self.end("error", error)
-            if not isinstance(error, Exception):
-                raise
-            return
+        # The last of the new tokens is never fed.
+        new = request.params.max_tokens - 1
+        state, prompt = admit(decoder, tokenizer, request.plan, request.ids, new, chunk, prefix)
+        state.stats.queue_s = started - self.arrived
+        if (observer := request.observer) is not None:
+            state.observer = observer
+            observer.begun(state, prompt)
+        self.pinned = sum(state.reached_nbytes.values()) - sum(state.held())
+        self.progress(state.omitted + state.position)
         told: dict[str, Any] = {"progress": self.progress, "mark": mark}
         self.jobs = [_Prompt(state, prompt[state.position :], **told, entry=self, decoder=decoder, tokenizer=tokenizer)]
 
@@ -140,6 +137,7 @@ class Entry:
             else:
                 job.state.release()
         self.request, self.jobs, self.pinned, self.keep = self.request.going_on(given), [], 0, None
+        self.anew += 1
 
     def retire(self, sample: Sample) -> None:
         """Retain the sequence of a sample that has ended, unless it ended by an error: that may have spoilt it."""

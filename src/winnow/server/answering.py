@@ -57,6 +57,7 @@ class Told:
     def __init__(self, service: Service, view: View, options: StreamOptions) -> None:
         self._service, self._view, self._options = service, view, options
         self._so_far: dict[tuple[int, int], Completion] = {}
+        self._costs: dict[tuple[int, int], dict[str, int]] = {}
 
     def note(self, output: Output) -> None:
         """What a step brought."""
@@ -66,6 +67,10 @@ class Told:
         elif self._options.continuous_usage_stats and output.stats is not None:
             found = self._so_far.setdefault(place, Completion("", [], None, output.stats, *place))
             found.token_ids += output.token_ids
+            found.stats = output.stats  # another one where the answer has begun anew
+        else:
+            return
+        self._costs[place] = self._service.costs(self._so_far[place].stats)
 
     def beside(self) -> Json:
         """What stands in a chunk besides, until the end."""
@@ -80,8 +85,7 @@ class Told:
         return {**self._view.frame(self._view.chunk_kind, []), "usage": self._usage()}
 
     def _usage(self) -> Json:
-        found = list(self._so_far.values())
-        return usage(self._view.requests, found, [self._service.costs(each.stats) for each in found])
+        return usage(self._view.requests, list(self._so_far.values()), list(self._costs.values()))
 
 
 async def _events(

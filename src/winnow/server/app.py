@@ -46,26 +46,26 @@ def new_app(service: Service) -> FastAPI:
 def _add_completions(app: FastAPI, service: Service) -> None:
     spelling = Spelling(service.tokenizer)
 
-    async def completion_of(body: CompletionBody) -> list[Asked]:
+    async def completion_of(body: CompletionBody, *, lines_up: bool = True) -> list[Asked]:
         service.named(body.model)
-        service.check_queue(len(body.prompt))  # who has to come back costs little, however many do
+        service.check_queue(len(body.prompt), lines_up=lines_up)  # who has to come back costs little, however many do
         return await service.aside(completion_requests, service, body)
 
-    async def chat_of(body: ChatBody) -> list[Asked]:
+    async def chat_of(body: ChatBody, *, lines_up: bool = True) -> list[Asked]:
         service.named(body.model)
-        service.check_queue(1)
+        service.check_queue(1, lines_up=lines_up)
         return await service.aside(chat_requests, service, body)
 
     async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         deadline = service.deadline()
-        requests = going_on(await completion_of(body), given, service.llm.decoder.shape.vocab)
+        requests = going_on(await completion_of(body, lines_up=not given), given, service.llm.decoder.shape.vocab)
         echoed = await service.aside(service.texts, body.prompt) if body.echo else None
         view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
         return await respond(service, body, view, http, deadline)
 
     async def talk(body: ChatBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         deadline = service.deadline()
-        requests = going_on(await chat_of(body), given, service.llm.decoder.shape.vocab)
+        requests = going_on(await chat_of(body, lines_up=not given), given, service.llm.decoder.shape.vocab)
         view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)
         return await respond(service, body, view, http, deadline)
 
@@ -79,11 +79,13 @@ def _add_completions(app: FastAPI, service: Service) -> None:
 
     @app.post(TRACE + "/v1/completions", response_class=Response, responses=PAGE)
     async def completions_traced(body: CompletionBody, http: Request) -> Response:
-        return await traced(service, body, await completion_of(body), http, service.deadline())
+        deadline = service.deadline()
+        return await traced(service, body, await completion_of(body), http, deadline)
 
     @app.post(TRACE + "/v1/chat/completions", response_class=Response, responses=PAGE)
     async def chat_traced(body: ChatBody, http: Request) -> Response:
-        return await traced(service, body, await chat_of(body), http, service.deadline())
+        deadline = service.deadline()
+        return await traced(service, body, await chat_of(body), http, deadline)
 
     if service.fronted:
 

@@ -33,10 +33,19 @@ class Attempt:
 
     async def go_on(self, asked: Asked) -> None:
         """Begin the rest of a stream, for which a full queue is no end. Raises ApiError where it is refused."""
-        while (head := await self.begin(asked)).status == 429:
+        while (status := await self._status(asked)) == 429:
             await asyncio.sleep(RETRY_S)
-        if head.status != 200:
+        if status != 200:
             raise ApiError(503, "the replica that answered has gone, and no other could go on", code="replica_lost")
+
+    async def _status(self, asked: Asked) -> int:
+        """Of a reply that begins, or of why none does: the queue may be that of replicas, or the one before them."""
+        try:
+            return (await self.begin(asked)).status
+        except ApiError as error:
+            if error.status != 429:
+                raise
+            return error.status
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
         """The body as it comes. Raises Lost."""

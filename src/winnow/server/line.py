@@ -26,9 +26,9 @@ class Line:
         self._last = -math.inf  # when the last one in the line comes back
 
     def stepped(self, outputs: Sequence[Output]) -> None:
-        """Count the answers that end in a step."""
+        """Count the requests that end in a step, by their first sample."""
         now = time.monotonic()
-        for _ in range(sum(output.completion is not None for output in outputs)):
+        for _ in range(sum(output.completion is not None and output.sample_index == 0 for output in outputs)):
             taken, self._ended = now - (self._ended or now), now
             mean = taken if self._between_s is None else self._between_s
             self._between_s = mean + WEIGHT * (taken - mean)

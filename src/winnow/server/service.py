@@ -14,7 +14,7 @@ from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 from winnow.server.deadline import Deadline
 from winnow.server.doors import Door
-from winnow.server.errors import ApiError, failed, refused
+from winnow.server.errors import RETRY_S, ApiError, failed, refused
 from winnow.server.line import Line
 from winnow.server.metrics import Metrics
 from winnow.server.settings import Settings
@@ -57,6 +57,7 @@ class Service:
         self.door = Door(settings.max_connections)
         # One thread: texts are encoded beside the loop, and never by two threads with one tokenizer.
         self._aside = ThreadPoolExecutor(1, "winnow-server")
+        self.tracing = asyncio.Lock()
 
     def costs(self, stats: Stats) -> dict[str, int]:
         """What a sample cost, each figure beside full attention's."""
@@ -107,8 +108,11 @@ class Service:
         """The result of what takes a while and needs no loop."""
         return await asyncio.get_running_loop().run_in_executor(self._aside, functools.partial(work, *given, **named))
 
-    def check_queue(self, count: int) -> None:
-        """Raise ApiError where so many requests cannot wait: now, or ever."""
+    def check_queue(self, count: int, *, lines_up: bool = True) -> None:
+        """Raise ApiError where so many requests cannot wait: now, or ever.
+
+        lines_up: whether who is refused takes a place in the line; who goes on with a stream comes back at once.
+        """
         most = self.settings.max_queue
         if count > most:
             raise ApiError(400, f"{count} prompts are more than may wait ({most}); send fewer", param="prompt")
@@ -117,7 +121,7 @@ class Service:
                 429,
                 f"{self.engine.waiting} requests wait already; come back in a moment",
                 code="queue_full",
-                headers={"Retry-After": str(self._line.place_s())},
+                headers={"Retry-After": str(self._line.place_s() if lines_up else RETRY_S)},
             )
 
     def begin(self, requests: Sequence[Request], fields: Sequence[str]) -> Answers:

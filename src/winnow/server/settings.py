@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 from annotated_types import Gt, Interval
 
 from winnow.errors import InputError
-from winnow.parameters import Count, wrong_type
+from winnow.parameters import Count, Natural, wrong_type
 
 Positive = Annotated[float, Gt(0)]
 
@@ -45,6 +45,8 @@ class Settings:
     """Requests that may wait to begin; more are told to come back."""
     default_max_tokens: Count = 512
     """Of a request that does not say; fewer where the model has no positions for so many."""
+    max_trace_tokens: Natural = 256
+    """New tokens of an answer that is traced, one at a time: no other limit has what is recorded of it. 0: none is."""
     max_connections: Count = 1024
     """Connections with a request on them, one that waits or is still being sent too; more are told to come back."""
     max_body_mib: Positive = 16.0

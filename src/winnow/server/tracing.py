@@ -1,9 +1,8 @@
 """An answer as the inspector shows it: its request once more, looked at while the engine runs it."""
 
-import uuid
+import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, Response
@@ -12,7 +11,7 @@ from winnow.engine.request import Request
 from winnow.inspector.page import render
 from winnow.inspector.recorder import Follower
 from winnow.server.deadline import Deadline
-from winnow.server.errors import ApiError
+from winnow.server.errors import RETRY_S, ApiError
 from winnow.server.events import LEFT, unless_gone
 from winnow.server.fields import Asking
 from winnow.server.service import Service
@@ -21,15 +20,30 @@ from winnow.server.service import Service
 async def traced(
     service: Service, body: Asking, requests: Sequence[Request], http: HttpRequest, deadline: Deadline
 ) -> Response:
-    """A page that needs nothing else. Raises ApiError where there is more than one answer, or as an answer would."""
+    """A page that needs nothing else. Raises ApiError where there is more than one answer, where it may be too
+    long, and as an answer would.
+
+    What is recorded is memory that no limit in bytes counts: of one answer at a time, of so many tokens.
+    """
     if len(requests) * requests[0].params.n != 1:
         raise ApiError(400, "a trace is of one answer; ask for one prompt and n=1", param="n")
     if body.stream:
         raise ApiError(400, "a trace comes as a whole; leave stream out", param="stream")
-    # Computed from its start, or there would be nothing to see of what is gone on from.
-    follower = Follower(service.llm, replace(requests[0], salt=uuid.uuid4().hex))
-    done = await unless_gone(http.receive, _followed(service, body, follower, deadline))
-    return LEFT if done is None else HTMLResponse(await service.aside(render, follower.trace()))
+    most, asked = service.settings.max_trace_tokens, requests[0].params.max_tokens
+    if asked > most:
+        raise ApiError(
+            400, f"a trace is of {most} new tokens at most here, not {asked}; ask for fewer", param="max_tokens"
+        )
+    if service.tracing.locked():
+        message = "another answer is being traced; come back in a moment"
+        raise ApiError(429, message, code="queue_full", headers={"Retry-After": str(RETRY_S)})
+    async with service.tracing:
+        follower = Follower(service.llm, requests[0])
+        done = await unless_gone(http.receive, _followed(service, body, follower, deadline))
+        if done is None:
+            return LEFT
+        trace = await service.aside(follower.trace)  # with the tokenizer, which is one thread's
+        return HTMLResponse(await asyncio.to_thread(render, trace))
 
 
 async def _followed(service: Service, body: Asking, follower: Follower, deadline: Deadline) -> bool:

@@ -92,10 +92,10 @@ class SlowFastReader(Reader):
         # Most units stand before all of these rows, and every row sees them.
         plain = row.ordered and main.window is None
         seen = int((main.positions < places.min()).sum(-1).min()) if plain else 0
-        later = main.positions[..., seen:]
-        distance = places[:, None] - later.view(-1, 1, later.shape[-1])  # [1 or kv_heads, rows, later units]
-        hidden = distance < 0 if main.window is None else (distance < 0) | (distance >= main.window)
-        logits[..., seen:].masked_fill_(hidden[:, :, None], float("-inf"))
+        if seen < main.units:
+            distance = places[:, None] - main.positions[..., None, seen:]  # [rows, units], of each KV head or of all
+            hidden = distance < 0 if main.window is None else (distance < 0) | (distance >= main.window)
+            logits[..., seen:].masked_fill_(hidden[..., None, :], float("-inf"))
         self._take(row, main, logits.flatten(1, 2))
 
     def settle(self) -> None:
