@@ -58,7 +58,8 @@ metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
 
 @dataclass(frozen=True)
 class Compared:
-    """A metric of a task, over so many documents; same: those of them of which it is equal to the last digit."""
+    """A metric of a task, over so many documents; same: those of them to which the answer is the same, of likelihoods
+    to the last digit."""
 
     task: str
     metric: str
@@ -115,6 +116,11 @@ def evaluated(tasks: Loaded, model: Any, **more: Any) -> tuple[Document, dict[tu
     return report["results"], samples
 
 
+def given(sample: Document) -> str:
+    """What was answered, with all digits: a text, or likelihoods."""
+    return json.dumps(sample["filtered_resps"], default=float)
+
+
 def compare(llm: LLM, tasks: Loaded) -> Iterator[Compared]:
     """Ask in process, then over HTTP, several at once."""
     expected, in_process = evaluated(tasks, PlannedLM(llm, "full"))
@@ -128,8 +134,8 @@ def compare(llm: LLM, tasks: Loaded) -> Iterator[Compared]:
         for metric, value in metrics.items():
             name = metric.removesuffix(",none")
             if name != metric and isinstance(value, float) and "stderr" not in name:
-                same = sum(in_process[key][name] == over_http[key][name] for key in mine)
-                yield Compared(task, name, len(mine), value, found[task][metric], same)
+                same = sum(given(in_process[key]) == given(over_http[key]) for key in mine)
+                yield Compared(task, name, len(mine), float(value), float(found[task][metric]), same)
 
 
 def main() -> None:

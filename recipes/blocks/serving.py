@@ -167,15 +167,15 @@ HARNESS: Columns = {
     "documents": count("documents"),
     "in process": lambda row: repr(row["in_process"]),
     "over HTTP": lambda row: repr(row["over_http"]),
-    "equal to the last digit": lambda row: f"{row['same']} of {row['documents']}",
+    "the same answer": lambda row: f"{row['same']} of {row['documents']}",
 }
 
 
 def harness(told: Record) -> str:
     """What lm_eval finds in process and over HTTP."""
     about = (
-        f"{told['model']} in {told['dtype']}, deterministic, {told['together']} requests at once over HTTP; equal: of "
-        f"the documents. {machine(told)}."
+        f"{told['model']} in {told['dtype']}, deterministic, {told['together']} requests at once over HTTP; the "
+        f"same answer: of likelihoods, to the last digit. {machine(told)}."
     )
     return f"{table(HARNESS, told['summary'])}\n\n{about}"
 
