@@ -73,7 +73,7 @@ def measure_replicas(cluster: Cluster, streams: int, new: int, plan: str) -> Ite
 
 
 async def _all(cluster: Cluster, streams: int, new: int, plan: str, end: Callable[[], object]) -> list[Followed]:
-    """Half of the streams are greedy, half are drawn by a seed."""
+    """Half of the streams are greedy, half are drawn by a seed. Each is a session of its own, which spreads them."""
     begun = [asyncio.Event() for _ in range(streams)]
     limits = httpx2.Limits(max_connections=None)
     async with httpx2.AsyncClient(base_url=cluster.url, timeout=600, trust_env=False, limits=limits) as client:
@@ -90,7 +90,8 @@ async def _follow(client: httpx2.AsyncClient, index: int, new: int, plan: str, b
     }  # fmt: skip
     text, complete, times = "", False, []
     try:
-        async with client.stream("POST", "/v1/completions", json=body) as reply:
+        session = {"x-session-id": f"stream {index}"}
+        async with client.stream("POST", "/v1/completions", json=body, headers=session) as reply:
             async for line in reply.aiter_lines():
                 if line == "data: [DONE]":
                     complete = True
