@@ -23,6 +23,7 @@ from benchmarks.record import about
 from recipes.screens import served
 
 from winnow import LLM
+from winnow.evaluation.about import commit
 from winnow.evaluation.harness import PlannedLM
 from winnow.evaluation.harness_run import Loaded, load_tasks
 from winnow.server.settings import Settings
@@ -152,7 +153,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         rows = list(compare(llm, written(flags.data, Path(directory), flags.count)))
     command = f"python -m recipes.over_http --data DIR --dtype {flags.dtype} --count {flags.count} --out {flags.out}"
-    told = {"command": command, **about(llm, NAME), "together": TOGETHER, "summary": [asdict(row) for row in rows]}
+    told = {
+        "command": command,
+        "commit": commit(),
+        **about(llm, NAME),
+        "together": TOGETHER,
+        "summary": [asdict(row) for row in rows],
+    }
     flags.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     for row in rows:
         print(row)

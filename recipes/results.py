@@ -127,8 +127,9 @@ RESULTS_IN_ORDER = (
     Result("serving-turns", 6, quoted=("results/serving.md", "serving-turns.json")),
     Result("serving-turns-equal", 6, quoted=("results/serving.md", "serving-turns-equal.json")),
     Result("serving-memory", 25, quoted=("results/serving.md", "serving-memory.json")),
-    Result("serving-harness", 5, (
-        "python -m recipes.over_http --data {data} --out docs/results/serving-harness.json",
+    Result("serving-harness", 10, (
+        "python -m recipes.over_http --data {data} --dtype float32 --out docs/results/serving-harness.json",
+        "python -m recipes.over_http --data {data} --dtype bfloat16 --out docs/results/serving-harness-bfloat16.json",
     )),
     Result("serving-replicas", 2, quoted=("results/serving.md", "serving-replicas.json")),
     Result("engine-forks", 1, quoted=("results/engine.md", "engine-forks.json")),

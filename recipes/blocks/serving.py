@@ -162,6 +162,7 @@ def memory(told: Record) -> str:
 
 
 HARNESS: Columns = {
+    "dtype": key("dtype"),
     "task": key("task"),
     "metric": key("metric"),
     "documents": count("documents"),
@@ -171,13 +172,14 @@ HARNESS: Columns = {
 }
 
 
-def harness(told: Record) -> str:
+def harness(*told: Record) -> str:
     """What lm_eval finds in process and over HTTP."""
+    rows = [{"dtype": doc["dtype"], **row} for doc in told for row in doc["summary"]]
     about = (
-        f"{told['model']} in {told['dtype']}, deterministic, {told['together']} requests at once over HTTP; the "
-        f"same answer: of likelihoods, to the last digit. {machine(told)}."
+        f"{told[0]['model']}, deterministic, {told[0]['together']} requests at once over HTTP; the same answer: of "
+        f"likelihoods, to the last digit. {machine(told[0])}."
     )
-    return f"{table(HARNESS, told['summary'])}\n\n{about}"
+    return f"{table(HARNESS, rows)}\n\n{about}"
 
 
 GONE: Columns = {
@@ -216,7 +218,7 @@ BLOCKS = {
     "serving-turns": Block(turns, ("serving-turns.json",)),
     "serving-turns-equal": Block(equal, ("serving-turns-equal.json",)),
     "serving-memory": Block(memory, ("serving-memory.json",)),
-    "serving-harness": Block(harness, ("serving-harness.json",)),
+    "serving-harness": Block(harness, ("serving-harness.json", "serving-harness-bfloat16.json")),
     "serving-replicas": Block(gone, ("serving-replicas.json",)),
     "serving-replicas-ray": Block(gone, ("serving-replicas-ray.json",)),
 }
