@@ -1,11 +1,13 @@
 """Clients that others have written, against a live server: lm_eval's, and OpenAI's for Node."""
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import openai
 import pytest
 from pydantic import BaseModel
@@ -223,3 +225,17 @@ def test_lm_eval_finds_of_a_pre_trained_model_over_http_what_it_finds_in_process
     assert {key: each["resps"] for key, each in given.items() if key[0] == "answer"} == {
         key: each["resps"] for key, each in answers.items() if key[0] == "answer"
     }
+
+
+def test_a_trace_names_the_model_as_people_do(pretrained):
+    """And not by the place where its file is unpacked."""
+    url, llm = pretrained
+    reply = httpx2.post(
+        f"{url}/trace/v1/completions",
+        json={"prompt": "The capital of France is", "max_tokens": 2},
+        headers={"Authorization": "Bearer secret"},
+        timeout=60,
+    )
+    assert reply.status_code == 200
+    assert llm.model.config.name_or_path in re.findall('"model": ?"(.*?)"', reply.text)
+    assert "SmolLM2" in llm.model.config.name_or_path

@@ -50,7 +50,7 @@ def harness(options: Harness) -> int:
     datasets.disable_progress_bars()
     for chatty in ("lm_eval", "datasets", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
-    metadata = {"pretrained": llm.model.name_or_path, **told}
+    metadata = {"pretrained": llm.model.config.name_or_path, **told}
     tasks = load_tasks(_names(options), include_path=options.include_path, metadata=metadata)
     chosen = with_full(plans or [llm.plan])
     ask = partial(

@@ -65,7 +65,7 @@ class Follower(Observer):
         ids = self._ids[: self._prompt + len(self._steps)]
         texts = token_texts(self._llm.tokenizer, ids)
         return Trace(
-            model=Path(self._llm.model.name_or_path or "").name or self._llm.model.config.model_type,
+            model=Path(self._llm.model.config.name_or_path or "").name or self._llm.model.config.model_type,
             plan=str(self.request.plan),
             layers=decoder.shape.layers,
             kv_heads=decoder.shape.kv_heads,
