@@ -11,7 +11,7 @@ from benchmarks.commands.engine import Replicas
 from benchmarks.machine import machine
 from benchmarks.record import Record
 from benchmarks.replicas import ReplicasRow, measure_replicas, nodes, processes
-from winnow.cli.deliver import deliver
+from winnow.cli.deliver import deliver, travelling
 from winnow.cli.inputs import parse_plan
 from winnow.cli.options import default_model
 from winnow.cli.terminal import Meter, interruptible, new_table
@@ -39,7 +39,7 @@ def replicas(options: Replicas) -> int:
     where = "two nodes of Ray" if options.ray else "two processes"
     shown = _table(rows, f"{model} under {plan}: {options.streams} streams of {where}")
     complete = len(rows) == (3 if options.ray else 2)
-    about = {"model": model, "threads": threads, "machine": machine(torch.device("cpu"))}
+    about = {"model": travelling(model), "threads": threads, "machine": machine(torch.device("cpu"))}
     return deliver(Record("replicas", figures, shown, complete=complete, about=about), options)
 
 

@@ -166,8 +166,8 @@ BY_HAND = {
     "lazyllm-revive-code.json, lazyllm-revive-dialogue.json": "commands of lazyllm.md, which name the user's texts",
     "stores.json": "the command of stores.md, which names the user's texts and llama.cpp's environment",
     "presses.json": "the command of presses.md, which names kvpress's own environment",
-    "serving-streams-llama-server.json, serving-streams-transformers.json": "commands of serving.md, which name "
-    "servers that run already",
+    "serving-streams-llama-server.json, serving-streams-transformers.json, "
+    "serving-streams-transformers-defaults.json": "commands of serving.md, which name servers that run already",
     "serving-replicas-ray.json": "a command of serving.md, which needs the extra ray",
     "peers-decode.json": "the command of peers.md, which names the peers' own environments",
     "needle.json, needle.md": "several runs of `winnow eval`, named in needle.md",

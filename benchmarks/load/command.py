@@ -22,7 +22,7 @@ from benchmarks.load.streams import ask_all, ask_alone, is_same, one_at_a_time, 
 from benchmarks.load.view import arriving_table, memory_table, streams_table
 from benchmarks.machine import machine
 from benchmarks.record import Record
-from winnow.cli.deliver import deliver
+from winnow.cli.deliver import deliver, travelling
 from winnow.cli.inputs import parse_plans
 from winnow.cli.options import default_model
 from winnow.cli.serve import NEEDED
@@ -175,5 +175,5 @@ def _records(heard: Sequence[Heard], alone: Sequence[Heard]) -> list[dict[str, A
 
 
 def _deliver(name: str, options: Served, figures: dict[str, Any], shown: RenderableType, *, complete: bool) -> int:
-    about = {"model": options.model or default_model(), "machine": machine(torch.device("cpu"))}
+    about = {"model": travelling(options.model or default_model()), "machine": machine(torch.device("cpu"))}
     return deliver(Record(f"load {name}", figures, shown, complete=complete, about=about), options)

@@ -169,6 +169,7 @@ def test_streams(bench, tiny, forks, tmp_path):
     document = json.loads(out.read_text(encoding="utf-8"))
     assert (document["command"], document["complete"], document["serve"]) == ("load streams", True, told)
     assert document.keys() >= MADE_BY
+    assert document["model"] == tiny.name  # and not where it lies
     for row, count in zip(document["summary"], (14, 2), strict=True):
         assert (row["requests"], row["lost"], row["anothers"]) == (count, 0, 0)
         assert row["compared"] == row["same"] == count

@@ -14,6 +14,8 @@ def test_table_and_json(bench, tiny, tmp_path):
     told = json.loads(out.read_text(encoding="utf-8"))
     assert (told["command"], told["complete"]) == ("replicas", True)
     assert told.keys() >= MADE_BY
+    assert str(tmp_path.parent) not in json.dumps(told)
+    assert told["model"] == tiny.name  # and not where it lies
     before, after = told["summary"]
     assert (before["complete"], before["gone_on"]) == (4, 0)
     assert (after["complete"], after["identical"]) == (4, 4)
