@@ -132,10 +132,10 @@ def compare(llm: LLM, tasks: Loaded) -> Iterator[Compared]:
         found, over_http = evaluated(tasks, "local-completions", model_args=asked)
     for task, metrics in expected.items():
         mine = [key for key in in_process if key[0] == task]
+        same = sum(given(in_process[key]) == given(over_http[key]) for key in mine)
         for metric, value in metrics.items():
             name = metric.removesuffix(",none")
             if name != metric and isinstance(value, float) and "stderr" not in name:
-                same = sum(given(in_process[key]) == given(over_http[key]) for key in mine)
                 yield Compared(task, name, len(mine), float(value), float(found[task][metric]), same)
 
 

@@ -53,7 +53,8 @@ PEERS: Columns = {
     **{f"{kind}: {name}": of_kind(kind, column) for kind in ("short", "long") for name, column in WAITED.items()},
     "all, s": lambda row: f"{row['together']['seconds']:,.0f}",
     "tokens/s": lambda row: f"{row['together']['tokens_per_s']:.1f}",
-    "alone, tokens/s": lambda row: f"{row['one_at_a_time']['tokens_per_s']:.1f}",
+    # What has been lost may still be computed while others are asked alone.
+    "alone, tokens/s": lambda row: "" if row["problems"] else f"{row['one_at_a_time']['tokens_per_s']:.1f}",
     "resident, MiB": lambda row: f"{row['resident'][1] / MIB:,.0f}",
 }
 
@@ -65,8 +66,8 @@ def peers(*told: Record) -> str:
     about = (
         f"The same {sum(row['requests'] for row in told[0]['summary'])} requests of each, {told[0]['new']} new tokens "
         "each, at most, of short and of long prompts; lost: not whole in time; TTFT and ITL: p50, p90 and p99, of what "
-        "came; all: from the first question to the last answer; alone: some of the requests, one at a time; resident: "
-        "after the load."
+        "came; all: from the first question to the last answer; alone: some of the requests, one at a time, not shown "
+        "where some were lost, which the server may still compute then; resident: after the load."
     )
     return f"{table(PEERS, rows)}\n\n{about} {machine(told[0])}."
 
