@@ -1,9 +1,7 @@
 """Memory of samples of one prompt: what the closed formula reserves, and what the process comes to hold."""
 
-import ctypes
 import gc
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +9,7 @@ from benchmarks.fresh import in_fresh_process
 from benchmarks.resident import Gauge, gauge_of
 from benchmarks.source import Source
 from winnow import LLM, Plan, SamplingParams
+from winnow.engine.freed import give_back
 from winnow.evaluation.evaluate import Progress, silent
 
 
@@ -89,8 +88,7 @@ def measure_here(
 def _held(gauge: Gauge) -> int:
     """Bytes now, without what is free: allocators keep that for later, how much depends on what came before."""
     gc.collect()
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        trim(0)
+    give_back()
     return gauge.begin()
 
 

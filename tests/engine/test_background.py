@@ -1,14 +1,19 @@
 """Callers that await their answers, side by side."""
 
 import asyncio
+import os
+import platform
 import time
 
 import pytest
+import torch
+from benchmarks.resident import resident_of
 
 from models import small_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.engine import background
+from winnow.engine.freed import give_back
 from winnow.errors import CapacityError, InputError, PlanError
 
 PARAMS = SamplingParams(max_tokens=8, ignore_eos=True)
@@ -81,6 +86,31 @@ def test_the_thread_ends_by_itself_and_begins_again(llm, text):
         assert thread is not None
         thread.join(5)
         assert not thread.is_alive()
+
+
+def test_free_memory_goes_back_once_nothing_comes(llm, text, monkeypatch):
+    given = []
+    monkeypatch.setattr(background, "SETTLE_S", 0.05)
+    monkeypatch.setattr(background, "give_back", lambda: given.append(len(done)))
+    done = []
+
+    async def ask():
+        done.extend(await llm.agenerate([text[:20], text[:10]], PARAMS))
+
+    asyncio.run(ask())
+    deadline = time.monotonic() + 10
+    while not given and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert given == [2]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators give back what is free by themselves")
+def test_what_is_free_between_blocks_in_use_is_given_back():
+    blocks = [torch.ones(2**14) for _ in range(2**10)]  # 64 KiB each
+    del blocks[:-1]  # behind the last one, so that no heap ends with what is free
+    before = resident_of(os.getpid())
+    give_back()
+    assert before - resident_of(os.getpid()) > 2**25
 
 
 def test_bad_input_is_refused_before_any_work(llm, text):

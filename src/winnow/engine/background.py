@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from winnow.engine.engine import Engine
+from winnow.engine.freed import give_back
 from winnow.engine.request import Output, Request
 
-LINGER_S = 5.0  # how long the thread waits for the next request before it ends
+SETTLE_S = 0.25  # how long nothing has to come before free memory goes back to the system
+LINGER_S = 5.0  # how long the thread waits for the next request from then on, before it ends
 
 
 class Answers:
@@ -108,10 +110,12 @@ class Background:
 
     def _step(self) -> None:
         while True:
-            with self._changed:
-                if not self._changed.wait_for(lambda: not self._engine.idle, LINGER_S):
-                    self._thread = None  # before anyone else can look
-                    return
+            if not self._wait(SETTLE_S):
+                give_back()
+                with self._changed:
+                    if not self._wait(LINGER_S):
+                        self._thread = None  # before anyone else can look
+                        return
             outputs = self._engine.step()
             self._watch(outputs)
             with self._changed:
@@ -119,6 +123,11 @@ class Background:
             for listener, output in heard:
                 if listener is not None:
                     self._tell(output.request_id, listener, output)
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether there is anything to do, at once or within so long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._engine.idle, seconds)
 
     def _tell(
         self, number: int, listener: Callable[[Output | BaseException], object], news: Output | BaseException
