@@ -157,7 +157,7 @@ def memory(told: Record) -> str:
     about = (
         f"{told['model']}, prompts of {told['length'][0]:,} to {told['length'][1]:,} tokens, up to {told['new']} new "
         f"ones, {told['together']} at once, plans in turns: {plans}. How they ended: {ends}. The first look is that "
-        f"after the warm-up. {machine(told)}."
+        f"after the warm-up. The server: `winnow serve {told['serve']}`; its client: {machine(told)}."
     )
     return f"{table(MEMORY, rows)}\n\n{about}"
 
