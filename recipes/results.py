@@ -64,7 +64,11 @@ def _quality(arms: str, size: str = "-n 6 -w 0") -> tuple[str, ...]:
     )
 
 
-READ = ("slowfast", "quest", "sketch", "tidal", "infllm", "sink_recent", "streaming", "kvzip")
+# Of the units that are read, the policies that quality.md names.
+READ = "".join(
+    f" --policy {name}"
+    for name in ("slowfast", "quest", "sketch", "tidal", "infllm", "sink_recent", "streaming", "kvzip")
+)
 
 
 def _validated(*costs: str) -> tuple[str, ...]:
@@ -72,17 +76,12 @@ def _validated(*costs: str) -> tuple[str, ...]:
     return (
         *(
             f"python -m benchmarks quality run {{work}}/quality-{cost}.jsonl --split validation --data {{data}} "
-            f"-m smollm2 --grid benchmarks/quality/grid.toml --cost {cost}{_policies(cost)} -l 4096 -n 0 -w 1 "
-            "--threads 1"
+            f"-m smollm2 --grid benchmarks/quality/grid.toml --cost {cost}{READ if cost == 'units' else ''} "
+            "-l 4096 -n 0 -w 1 --threads 1"
             for cost in costs
         ),
         f"python -m benchmarks quality choose {files} --out docs/results/quality-chosen.json",
     )
-
-
-def _policies(cost: str) -> str:
-    """Of the units that are read, the policies that quality.md names."""
-    return "".join(f" --policy {name}" for name in READ) if cost == "units" else ""
 
 
 def _measured(arms: str, size: str, asked: str = "-m smollm2 -t niah_single") -> tuple[str, ...]:
