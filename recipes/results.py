@@ -64,6 +64,14 @@ def _quality(arms: str, size: str = "-n 6 -w 0") -> tuple[str, ...]:
     )
 
 
+def _of_needle(arms: str) -> tuple[str, ...]:
+    return (
+        f"python -m benchmarks quality run {{work}}/quality-{arms}-needle.jsonl --split validation --data {{data}} "
+        f"-m needle --plans recipes/quality/{arms}.json -l 4096 -n 20 -w 0 -t passkey -t number -t kv "
+        f"-t multi_needle --threads 1 --out docs/results/quality-{arms}-needle.json",
+    )
+
+
 # Of the units that are read, the policies that quality.md names.
 READ = "".join(
     f" --policy {name}"
@@ -120,6 +128,10 @@ RESULTS_IN_ORDER = (
     Result("needles-smollm2", 4, quoted=("diagnose.md", "needles-smollm2.json")),
     Result("quality-votes", 35, _quality("votes", "-n 10 -w 1")),
     Result("quality-reads", 20, _quality("reads", "-n 10 -w 1")),
+    Result("quality-defaults", 20, _quality("defaults", "-n 6 -w 1")),
+    Result("quality-defaults-others", 22, _quality("defaults-others", "-n 6 -w 1")),
+    Result("quality-defaults-needle", 6, _of_needle("defaults")),
+    Result("quality-defaults-others-needle", 6, _of_needle("defaults-others")),
     Result("quality-keep", 20, _quality("keep")),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "units", "composed")),

@@ -101,4 +101,7 @@ def chosen(told: Record) -> str:
 BLOCKS = {name: Block(arms, (f"{name}.json",)) for name in ("quality-keep", "quality-compute")}
 BLOCKS["quality-votes"] = Block(measured, ("quality-votes.json",))
 BLOCKS["quality-reads"] = Block(measured, ("quality-reads.json",))
+for arms_file in ("quality-defaults", "quality-defaults-others"):
+    BLOCKS[arms_file] = Block(measured, (f"{arms_file}.json",))
+    BLOCKS[f"{arms_file}-needle"] = Block(arms, (f"{arms_file}-needle.json",))
 BLOCKS["quality-chosen"] = Block(chosen, ("quality-chosen.json",))
