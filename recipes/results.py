@@ -56,19 +56,16 @@ def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
     return (measure, f"{report} --plot docs/results/{output}.png")
 
 
-def _quality(arms: str, size: str = "-n 6 -w 0") -> tuple[str, ...]:
-    return (
-        f"python -m benchmarks quality run {{work}}/quality-{arms}.jsonl --split validation --data {{data}} -m smollm2 "
-        f"--plans recipes/quality/{arms}.json -l 4096 {size} -t niah_single -t niah_multikey --threads 1 "
-        f"--out docs/results/quality-{arms}.json",
-    )
+ON_NEEDLE = "-m needle -t passkey -t number -t kv -t multi_needle"
 
 
-def _of_needle(arms: str) -> tuple[str, ...]:
+def _quality(
+    arms: str, size: str = "-n 6 -w 0", asked: str = "-m smollm2 -t niah_single -t niah_multikey", of: str = ""
+) -> tuple[str, ...]:
     return (
-        f"python -m benchmarks quality run {{work}}/quality-{arms}-needle.jsonl --split validation --data {{data}} "
-        f"-m needle --plans recipes/quality/{arms}.json -l 4096 -n 20 -w 0 -t passkey -t number -t kv "
-        f"-t multi_needle --threads 1 --out docs/results/quality-{arms}-needle.json",
+        f"python -m benchmarks quality run {{work}}/quality-{arms}{of}.jsonl --split validation --data {{data}} "
+        f"{asked} --plans recipes/quality/{arms}.json -l 4096 {size} --threads 1 "
+        f"--out docs/results/quality-{arms}{of}.json",
     )
 
 
@@ -130,8 +127,8 @@ RESULTS_IN_ORDER = (
     Result("quality-reads", 20, _quality("reads", "-n 10 -w 1")),
     Result("quality-defaults", 20, _quality("defaults", "-n 6 -w 1")),
     Result("quality-defaults-others", 22, _quality("defaults-others", "-n 6 -w 1")),
-    Result("quality-defaults-needle", 6, _of_needle("defaults")),
-    Result("quality-defaults-others-needle", 6, _of_needle("defaults-others")),
+    Result("quality-defaults-needle", 6, _quality("defaults", "-n 20 -w 0", ON_NEEDLE, "-needle")),
+    Result("quality-defaults-others-needle", 6, _quality("defaults-others", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "units", "composed")),

@@ -98,10 +98,11 @@ def chosen(told: Record) -> str:
     return f"{table(columns, rows)}\n\n{about}{' '.join(f'{each}.' for each in told['told'])}"
 
 
-BLOCKS = {name: Block(arms, (f"{name}.json",)) for name in ("quality-keep", "quality-compute")}
-BLOCKS["quality-votes"] = Block(measured, ("quality-votes.json",))
-BLOCKS["quality-reads"] = Block(measured, ("quality-reads.json",))
-for arms_file in ("quality-defaults", "quality-defaults-others"):
-    BLOCKS[arms_file] = Block(measured, (f"{arms_file}.json",))
-    BLOCKS[f"{arms_file}-needle"] = Block(arms, (f"{arms_file}-needle.json",))
-BLOCKS["quality-chosen"] = Block(chosen, ("quality-chosen.json",))
+SHOWN = {
+    arms: ("keep", "compute", "defaults-needle", "defaults-others-needle"),
+    measured: ("votes", "reads", "defaults", "defaults-others"),
+    chosen: ("chosen",),
+}
+BLOCKS = {
+    f"quality-{name}": Block(shown, (f"quality-{name}.json",)) for shown, names in SHOWN.items() for name in names
+}

@@ -64,7 +64,7 @@ def test_bytes_are_at_most_the_cost_by_their_bound(setting):
 
 
 def test_bytes_of_codes_are_at_most_the_cost_with_a_chunk_as_it_came_in_one_layer():
-    """The bound has it in every layer; codes are made layer by layer."""
+    """The bound has it in every layer, as where a prompt comes in smaller pieces; alone it comes in whole ones."""
     assert BOUND_LOOSELY in {setting.arm for setting in SETTINGS if setting.cost == "bytes"}
     plan = BOUND_LOOSELY.plan(LENGTH)
     assert isinstance(plan.store, Quantized)
