@@ -28,8 +28,8 @@ class LazyReference:
     """
 
     def __init__(self, model, layers, keep, revive="relaxed", keep_decode=None, prune_generated=False, max_revive=None,
-                 kernel=1, voters=1, votes="mean"):  # fmt: skip
-        self.reach, self.voters, self.votes = kernel // 2, voters, votes
+                 kernel=31, voters=32, votes="max", rank_layers="all"):  # fmt: skip
+        self.reach, self.voters, self.votes, self.all = kernel // 2, voters, votes, rank_layers == "all"
         self.model, self.at = model, dict(zip(layers, keep, strict=True))
         self.at_decode = dict(zip(layers, keep_decode or keep, strict=True))
         self.revive, self.prune_generated, self.max_revive = revive, prune_generated, max_revive
@@ -56,9 +56,9 @@ class LazyReference:
             if share is not None:
                 last = current if self.prune_generated else min(current, self.prompt)
                 prunable = [p for p in seen if p < last]
-                scores = self._pooled(prunable, scores)
-                kept = self._keep(seen, prunable, scores, share)
-                waiting = sorted((p for p in kept if p in self.aux[layer]), key=lambda p: (-scores[p], p))
+                pooled = self._pooled(prunable, scores)
+                kept = self._keep(seen, prunable, pooled, share)
+                waiting = sorted((p for p in kept if p in self.aux[layer]), key=lambda p: (-pooled[p], p))
                 if left < math.inf:
                     most = left // 2 ** sum(1 for above in self.at if above > layer)
                     kept -= set(waiting[most:])
@@ -72,7 +72,9 @@ class LazyReference:
             for position in fresh:
                 if position not in inputs:
                     inputs[position] = self.aux[layer].pop(position)
-            inputs, scores = self._layer(layer, cached, fresh, inputs, current)
+            inputs, found = self._layer(layer, cached, fresh, inputs, current)
+            before = scores if self.all and not decode and scores is not None else {}
+            scores = {p: max(score, before.get(p, 0.0)) for p, score in found.items()}
             self.active.append(seen)
         logits = self.model.lm_head(self.model.model.norm(inputs[current]))
         cap = getattr(self.model.config, "final_logit_softcapping", None)

@@ -25,10 +25,11 @@ LATE = "speed(cutoff=1, anchors='none', decode_from='last:14')"
 SEVERAL = "speed(cutoff=3, anchors='first:4+last:5', decode_from='last:2')"
 SCATTERED = "speed(cutoff=2, anchors='random:6', decode_from='last:5')"
 ALONE = "speed(cutoff=2, decode_from='last:3', self_only=True)"
-RELAXED = "lazyllm(layers=(1, 2), keep=(0.5, 0.4), keep_decode=None, max_revive=None)"
-CAUSAL = "lazyllm(layers=(1, 3), keep=(0.6, 0.5), revive='causal', keep_decode=(0.4, 0.7), max_revive=None)"
-NEVER = "lazyllm(layers=(2,), keep=(0.5,), revive='never')"
-RETURNING = "lazyllm(layers=(2,), keep=(0.3,), keep_decode=(0.8,), max_revive=None)"
+PAPER = "kernel=1, voters=1, rank_layers='last'"  # how lazyllm ranks
+RELAXED = f"lazyllm(layers=(1, 2), keep=(0.5, 0.4), keep_decode=None, max_revive=None, {PAPER})"
+CAUSAL = f"lazyllm(layers=(1, 3), keep=(0.6, 0.5), revive='causal', keep_decode=(0.4, 0.7), max_revive=None, {PAPER})"
+NEVER = f"lazyllm(layers=(2,), keep=(0.5,), revive='never', {PAPER})"
+RETURNING = f"lazyllm(layers=(2,), keep=(0.3,), keep_decode=(0.8,), max_revive=None, {PAPER})"
 
 SPEED = [
     f"{BOS} + {SMALL}",

@@ -47,8 +47,11 @@ def largest(votes, kernel):
 
 def going(model, ids, policy):
     """The positions that go on, in plain Python."""
-    voting = maps(model, ids)[policy.layer - 1][:, -policy.voters :]  # [heads, voters, units]
-    votes = (voting.mean(1) if policy.votes == "mean" else voting.amax(1)).mean(0)
+    layers = range(0 if policy.rank_layers == "all" else policy.layer - 1, policy.layer)
+    voting = torch.stack(
+        [maps(model, ids)[layer][:, -policy.voters :] for layer in layers]
+    )  # [.., heads, voters, units]
+    votes = (voting.mean(2) if policy.votes == "mean" else voting.amax(2)).mean(1).amax(0)
     votes = votes.tolist()[: -policy.window]
     count = max(policy.window, math.ceil(policy.keep * len(ids) - 1e-9)) - policy.window
     ranks = (pooled if policy.pooling == "avg" else largest)(votes, policy.kernel)
@@ -79,16 +82,17 @@ def reference(model, ids, prompt, policy, held=None):
 
 @covered(
     layer=[1, 2, 3], keep=[0.05, 0.4, 0.9], window=[1, 5], kernel=[1, 3, 7], chunk=[1, 7, 64],
-    voting=[(1, "mean"), (2, "max"), (4, "mean"), (9, "max"), (31, "max"), (64, "mean")], pooling=["avg", "max"],
-    sink=[0, 2, 40],
+    voting=[(1, "max"), (2, "max"), (4, "mean"), (9, "max"), (31, "max"), (64, "mean")], pooling=["avg", "max"],
+    sink=[0, 2, 40], rank_layers=["last", "all"],
 )  # fmt: skip
 def test_equals_the_stock_layers_on_the_tokens_that_go_on(
-    llm, text, layer, keep, window, kernel, chunk, voting, pooling, sink
+    llm, text, layer, keep, window, kernel, chunk, voting, pooling, sink, rank_layers
 ):
     """The choice, the logits of every step, and what every layer holds after it."""
     voters, votes = voting
-    pooling = pooling if kernel > 1 else "avg"
-    policy = FastKV(keep, layer, window, kernel, pooling, voters, votes, sink)
+    pooling = pooling if kernel > 1 else "max"
+    rank_layers = rank_layers if layer > 1 else "all"
+    policy = FastKV(keep, layer, window, kernel, pooling, voters, votes, sink, rank_layers)
     llm.prefill_chunk = chunk
     expected, on = reference(llm.model, text, PROMPT, policy)
     state, logits = start(llm, Plan(compute=policy), text)
@@ -106,7 +110,7 @@ def test_a_vote_at_the_end_of_the_prompt_compresses_every_layer(llm, text, chunk
     """What the authors' code does: layers below hold what the window's rows of all tokens vote for, those above what
     the same rows vote for among the tokens that came."""
     llm.prefill_chunk = chunk
-    policy = FastKV(keep=keep, layer=2, window=4, kernel=3)
+    policy = FastKV(keep=keep, layer=2, window=4, kernel=3, voters=4, votes="mean", pooling="avg", rank_layers="last")
     snapkv = SnapKV(budget=9, chunk=None, local=0, window=4, kernel=3, pooling="avg")
     held = compressed(llm.model, text[:PROMPT], policy, snapkv)
     expected, _ = reference(llm.model, text, PROMPT, policy, held)
@@ -157,16 +161,16 @@ def test_a_fork_in_the_middle_of_the_votes_goes_on_by_itself(llm, text, voting, 
     state = new_sequence(llm.decoder, Plan(compute=policy), PROMPT, len(text), chunk)
     for first in range(0, PROMPT - 4, chunk):
         advance(llm.decoder, [(state, text[first : min(first + chunk, PROMPT - 4)])], decode=False)
-    assert [each.numel() for each in state.votes.values()] == [4 * (PROMPT - 4)]
+    assert [each.numel() for each in state.votes.values()] == 2 * [4 * (PROMPT - 4)]
     beside, twin = state.held()[1], state.fork()
-    state_votes = state.votes[1].clone()
+    held = {layer: votes.clone() for layer, votes in state.votes.items()}
     for each in (twin, state):
-        assert torch.equal(state.votes[1], state_votes)
+        assert all(torch.equal(state.votes[layer], votes) for layer, votes in held.items())
         logits = prefill(llm.decoder, each, text[PROMPT - 4 : PROMPT], chunk)
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
-    state.votes = {1: state_votes}
+    state.votes = held
     assert beside > 0
-    assert state.held()[1] == twin.held()[1] + 4 * 4 * (PROMPT - 4)
+    assert state.held()[1] == twin.held()[1] + 2 * 4 * 4 * (PROMPT - 4)
 
 
 @covered((("keep", "layer"), [(0.3, 1), (0.5, 2), (0.77, 3), (1.0, 3)]), prompt=[1, 2, 3, 8, 20, 31])
@@ -189,11 +193,11 @@ def test_ties_go_to_the_earlier_position(llm):
     visible, policy = torch.arange(9), FastKV(keep=0.5, layer=2, window=2, kernel=1)
     entrance = Entrance(
         shape=llm.decoder.shape, prompt=9, known=9, decode=False, visible=visible,
-        aside=visible < 0, deep=visible[:0], signals=[torch.full((9,), 0.1)], revived=0,
+        aside=visible < 0, deep=visible[:0], signals=[torch.full((9,), 0.1)] * 2, revived=0,
     )  # fmt: skip
     [gate] = policy.gates(llm.decoder.shape)
     assert policy.choose(gate, entrance).tolist() == [0, 1, 2, 7, 8]
-    assert (gate.layer, gate.rank_by, gate.stopped, gate.newest) == (2, (1,), "lost", 2)
+    assert (gate.layer, gate.rank_by, gate.stopped, gate.newest) == (2, (0, 1), "lost", 2)
 
 
 def test_the_layer_is_half_of_the_model_above_one_that_sees_all():
@@ -226,7 +230,8 @@ def test_votes_that_would_come_too_early_or_from_rows_that_stop_are_refused(llm,
         ({"layer": 0}, "layer=0 must be at least 1"),
         ({"keep": 0.0}, "keep=0.0 must be above 0"),
         ({"voters": 0}, "voters=0 must be at least 1"),
-        ({"votes": "max"}, "votes='max' changes nothing here: it needs voters above 1"),
+        ({"votes": "mean", "voters": 1}, "votes='mean' changes nothing here: it needs voters above 1"),
+        ({"rank_layers": "last", "layer": 1}, "rank_layers='last' changes nothing here: it needs a layer above 1"),
         ({"votes": "most"}, "votes='most' .*mean.*max"),
         ({"kernel": 4}, "kernel=4 must be odd.*use 5"),
         ({"window": 0}, "window=0 must be at least 1"),

@@ -66,11 +66,15 @@ def held(state):
     seed=range(3),
     max_revive=[None, 1, 5],
     kernel=[1, 5],
-    voting=[(1, "mean"), (6, "mean"), (9, "max"), (40, "max")],
+    voting=[(1, "max"), (6, "mean"), (9, "max"), (40, "max")],
+    rank_layers=["last", "all"],
 )
-def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive, kernel, voting):
+def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive, kernel, voting, rank_layers):
     """Chunks also cut revived rows apart, and those that vote."""
-    chosen = schedule(seed) | {"max_revive": max_revive, "kernel": kernel, "voters": voting[0], "votes": voting[1]}
+    voters, votes = voting
+    chosen = schedule(seed) | {"max_revive": max_revive, "kernel": kernel, "voters": voters, "votes": votes}
+    if rank_layers == "last" and chosen["layers"] != (1,):
+        chosen["rank_layers"] = "last"
     assert_equals_the_pseudocode("llama", chunk, chosen, seed, revive, prune_generated)
 
 

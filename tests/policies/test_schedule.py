@@ -19,12 +19,19 @@ def deep(base, layers, **changes):
     return dataclasses.replace(base, layers=layers, windows=(None,) * layers, **changes)
 
 
-def test_the_preset_at_32_layers_is_the_one_near_the_papers_speed_up(base):
+def test_the_preset_at_32_layers_with_shares_near_the_papers_speed_up(base):
     shape = deep(base, 32)
     assert preset_layers(shape, last_layer(shape)) == (8, 16, 24)
-    rows = LazyLLM().layer_tokens(shape, 4001).rows
+    rows = LazyLLM(cumulative=(0.4, 0.2, 0.1)).layer_tokens(shape, 4001).rows
     assert rows == [4001] * 8 + [1601] * 8 + [801] * 8 + [401] * 8
     assert sum(rows) / (32 * 4001) == pytest.approx(0.425, abs=1e-3)
+    rows = LazyLLM().layer_tokens(shape, 4001).rows
+    assert rows == [4001] * 8 + [1801] * 8 + [1601] * 8 + [1401] * 8
+
+
+def test_of_two_layers_as_near_the_later_prunes(base):
+    """Half of 30 layers is one; a quarter, and three, lie between two."""
+    assert preset_layers(deep(base, 30), 29) == (8, 15, 23)
 
 
 @pytest.mark.parametrize("layers", [2, 3, 5, 8, 28, 80])

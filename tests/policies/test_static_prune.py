@@ -28,19 +28,21 @@ def start(llm, policy, ids):
 
 
 @torch.inference_mode()
-def chosen(model, prompt, keep, layers, reach):
+def chosen(model, prompt, keep, layers, reach, voters, votes):
     """The positions that go on, from the stock model's own attention maps."""
     maps = model(torch.tensor([prompt]), output_attentions=True, use_cache=False).attentions[:layers]
-    votes = (sum(each[0, :, -1].mean(0) for each in maps) / layers)[:-1]
+    voting = torch.stack(maps)[:, 0, :, -voters:]  # [layers, heads, voters, units]
+    votes = voting.mean((0, 1, 2)) if votes == "mean" else voting.amax(2).mean(1).amax(0)
+    votes = votes[:-1]
     score = [max(votes[max(0, i - reach) : i + reach + 1]) for i in range(len(votes))]
     order = sorted(range(len(prompt) - 1), key=lambda i: (-float(score[i]), i))
     return sorted([*order[: max(1, math.ceil(keep * len(order) - 1e-9))], len(prompt) - 1])
 
 
 @torch.inference_mode()
-def reference(model, ids, prompt, keep, layers, reach):
+def reference(model, ids, prompt, keep, layers, reach, voters, votes):
     """Stock layers over the whole text: rows of the prompt see all below `layers`, others what was kept."""
-    body, going = model.model, chosen(model, ids[:prompt], keep, layers, reach)
+    body, going = model.model, chosen(model, ids[:prompt], keep, layers, reach, voters, votes)
     stays = torch.tensor([i >= prompt or i in going for i in range(len(ids))])
     hidden, positions = body.embed_tokens(torch.tensor([ids])), torch.arange(len(ids))
     for index, block in enumerate(body.layers):
@@ -53,12 +55,17 @@ def reference(model, ids, prompt, keep, layers, reach):
     return model.lm_head(body.norm(hidden))[0, -(len(ids) - prompt + 1) :], going
 
 
-@covered(layers=[1, 2, 3], keep=[0.05, 0.4, 0.9], chunk=[1, 7, 64], kernel=[1, 5])
-def test_equals_the_stock_layers_on_the_kept_tokens(llm, text, layers, keep, chunk, kernel):
+@covered(
+    layers=[1, 2, 3], keep=[0.05, 0.4, 0.9], chunk=[1, 7, 64], kernel=[1, 5],
+    voting=[(1, "mean"), (1, "max"), (4, "mean"), (9, "max"), (31, "max"), (64, "mean")],
+)  # fmt: skip
+def test_equals_the_stock_layers_on_the_kept_tokens(llm, text, layers, keep, chunk, kernel, voting):
     """The choice, the logits of every step, and what every layer holds after it."""
     llm.prefill_chunk = chunk
-    expected, going = reference(llm.model, text, PROMPT, keep, layers, kernel // 2)
-    state, logits = start(llm, StaticPrune(keep=keep, layers=layers, kernel=kernel), text)
+    voters, votes = voting if voting[0] > 1 or layers > 1 else (1, "max")
+    expected, going = reference(llm.model, text, PROMPT, keep, layers, kernel // 2, voters, votes)
+    policy = StaticPrune(keep=keep, layers=layers, kernel=kernel, voters=voters, votes=votes)
+    state, logits = start(llm, policy, text)
     assert [cache.live_positions().tolist() for cache in state.caches] == [going] * LAYERS
     rows = [logits] + [decode(llm.decoder, [(state, token)])[0] for token in text[PROMPT:]]
     torch.testing.assert_close(torch.stack(rows), expected, rtol=0, atol=1e-5)
@@ -128,10 +135,9 @@ def test_windows_caps_and_sinks(name, text):
     [
         ("static_prune(keep=0)", "above 0"),
         ("static_prune(keep=1.5)", "at most 1"),
-        ("static_prune(layers=0)", "at least one layer"),
+        ("static_prune(layers=0)", "layers=0 must be at least 1"),
         ("static_prune(layers=2, kernel=4)", "kernel=4 must be odd.*use 5"),
-        ("static_prune", "use layers=1 to 3"),
-        ("static_prune(layers=4)", "leaves none of the model's 4 layers"),
+        ("static_prune(layers=4)", "leaves none of the model's 4 layers to prune; use layers=1 to 3"),
         ("static_prune(layers=2) + streaming", "ranks the tokens of a prompt at its end"),
     ],
 )

@@ -267,7 +267,7 @@ class Block:
             if not part.ranks_alone:
                 self._vote(index, rows, queries, views)
             elif self._last(index):
-                whole.signals.append(mean_over_heads(*weights(), part.known))
+                whole.signals[self.layer] = mean_over_heads(*weights(), part.known)
         held = score is not None and sequence.patterns[self.layer].held
         first = sequence.plan.keep.voting_from(part.first, sequence.prompt) if held else None
         if score is not None and first is not None and (abstain := part.before(first)) < part.rows:
@@ -291,7 +291,7 @@ class Block:
             votes = votes.maximum(some) if gates.peaks else votes + some / min(gates.voters, sequence.prompt)
         sequence.votes[self.layer] = votes
         if self._last(index):
-            whole.signals.append(sequence.votes.pop(self.layer).mean(0))
+            whole.signals[self.layer] = sequence.votes.pop(self.layer).mean(0)
 
     def _score_repeat(
         self, repeat: Repeat, part: Segment, rows: Projected, queries: list[Tensor], views: list[View]

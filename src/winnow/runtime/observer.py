@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Attended:
     """The attention of rows of one sequence in one layer, just done.
 
-    part: the rows; views: the units that they attended to; signals: what the compute policy has asked for so far.
+    part: the rows; views: the units that they attended to; signals: what the compute policy has asked for so far,
+        by layer.
     weights: computes how much the last of the rows attends to each unit, ([q_heads, units] float32, the positions
     [units]); what goes to sinks beside the units is missing from the sum of 1. Valid during the call only.
     """
@@ -24,7 +25,7 @@ class Attended:
     layer: int
     part: "Segment"
     views: "list[View]"
-    signals: list[Tensor]
+    signals: dict[int, Tensor]
     weights: Callable[[], tuple[Tensor, Tensor]]
 
 

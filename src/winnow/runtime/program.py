@@ -72,7 +72,7 @@ class Program:
         frame.tell()
         for segment in segments:
             if layer - 1 in segment.ranked_in:
-                segment.signals.append(frame.rank(segment))
+                segment.signals[layer - 1] = frame.rank(segment)
         return hidden, layer
 
     def around(self, layer: int, hidden: Tensor, attend: Callable[..., Tensor]) -> Tensor:

@@ -16,7 +16,8 @@ class Segment:
     known: tokens of the sequence so far, these rows included. consecutive: whether the positions rise by one; not so
     where a compute policy has let rows stop. late: how many rows, the first ones, are of tokens that were skipped
     before. seen: [known] bool, the positions this step still sees; None: all. whole: whether it sees everything that
-    the layers hold to which it comes. signals: see `Entrance`. revived: tokens so far in this step.
+    the layers hold to which it comes. signals: by layer, [known] each, see `Entrance`. revived: tokens so far in this
+    step.
     """
 
     sequence: Sequence
@@ -30,7 +31,7 @@ class Segment:
     late: int = 0
     seen: Tensor | None = None
     whole: bool = True
-    signals: list[Tensor] = field(default_factory=list)
+    signals: dict[int, Tensor] = field(default_factory=dict)
     revived: int = 0
 
     @property

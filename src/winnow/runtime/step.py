@@ -130,7 +130,6 @@ class Step:
         going = segment.positions[:0] if waits else self._going(gate, segment)
         if going is None:
             leave_units(self.decoder, gate, segment, rows)
-            segment.signals = []
             return segment, rows
         aside, seen = sequence.aside[layer], _among(going, segment.known)
         # Of what the step sees so far: the tokens that have been here.
@@ -165,7 +164,7 @@ class Step:
 
     def _going(self, gate: Gate, segment: Segment) -> Tensor | None:
         """The positions that go on through a gate, ascending; None: all rows, and nothing that an earlier step left."""
-        sequence = segment.sequence
+        sequence, told = segment.sequence, segment.signals
         if segment.decode and not (gate.decode and segment.ranks):
             return None
         visible, aside = segment.visible(), sequence.aside[gate.layer]
@@ -177,7 +176,7 @@ class Step:
             visible=visible,
             aside=_among(aside.live, segment.known)[visible],
             deep=sequence.going,
-            signals=[signal[visible] for signal in segment.signals],
+            signals=[told[layer][visible] for layer in gate.asks(segment.decode) if layer in told],
             revived=segment.revived,
         )
         index = sequence.plan.compute.choose(gate, entrance)
@@ -195,7 +194,6 @@ class Step:
             late=int((positions < segment.sequence.position).sum()) if segment.decode else 0,
             seen=seen,
             whole=whole,
-            signals=[],
             revived=segment.revived + revived,
         )
 

@@ -20,7 +20,7 @@ class Entrance:
     visible: [tokens] positions that this step still sees, ascending, the current token last.
     aside: [tokens] bool, which of them wait here, so that to let them go on is to compute them from here on.
     deep: positions that `ComputePolicy.full_depth` named, ascending.
-    signals: for every layer of `Gate.rank_by`, [tokens] float32, how much the current token, or the `Gate.voters`,
+    signals: for every layer of `Gate.asks`, [tokens] float32, how much the current token, or the `Gate.voters`,
     attend to each, as the mean over query heads; 0 for what the layer does not see or hold; none before the prompt is
     complete.
     revived: tokens revived so far in this step.

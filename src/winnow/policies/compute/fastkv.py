@@ -12,7 +12,7 @@ from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.nearby import check_kernel
-from winnow.policies.compute.schedule import pruning_layer, survivors
+from winnow.policies.compute.schedule import RankLayers, pruning_layer, ranking, survivors
 
 
 @dataclass(frozen=True)
@@ -26,42 +26,45 @@ class FastKV(ComputePolicy):
     kernel: tokens that votes are pooled over, an odd count. 1: none. pooling: "avg": the mean of a token's vote and of
         as many neighbours' on either side, 0 counting for those before the first and from the window on; "max": the
         best of them, so that what stands beside a token that is found goes on with it.
-    voters: last prompt tokens that vote. votes: "mean": each head's vote for a token is the attention that they pay it
-        in layer `layer` - 1, as the mean; "max": the most that any of them pays it, as for what one word of a question
-        asks for.
+    voters: last prompt tokens that vote. votes: "mean": each head's vote for a token is the attention that they pay it,
+        as the mean; "max": the most that any of them pays it, as for what one word of a question asks for.
+    rank_layers: "all": a token has its best vote of all layers below `layer`, so that it matters little which of them
+        finds; "last": that of layer `layer` - 1.
     sink: first prompt tokens, which always go on: models may look there for nothing, above this layer.
 
-    A token's vote is the mean over query heads. Ties go to the earlier position. The others have units in the layers
-    below and none above, where what goes on keeps its position in the text; nothing comes back, and decode steps choose
-    nothing. With chunked prefill every chunk goes up to the layer and waits there, as hidden states, until the prompt
-    is complete; the result does not depend on the chunk size. A layer with a sliding window ranks what its window holds
-    and nothing else.
+    A layer's vote for a token is the mean over query heads. Ties go to the earlier position. The others have units in
+    the layers below and none above, where what goes on keeps its position in the text; nothing comes back, and decode
+    steps choose nothing. With chunked prefill every chunk goes up to the layer and waits there, as hidden states, until
+    the prompt is complete; the result does not depend on the chunk size. A layer with a sliding window ranks what its
+    window holds and nothing else.
 
-    The authors add up the votes of all rows of the window, which is voters=8, as many as its tokens. They compress the
-    units of every layer, too, by the votes of the same window: join `snapkv(budget=512, window=8, kernel=7,
-    pooling='avg')` for that, whose window must not be larger than this one, or any policy that scores units by
-    projections, keys or values.
+    The authors add up the votes of one layer for the 8 rows of the window, over 7 tokens: kernel=7, pooling='avg',
+    voters=8, votes='mean', rank_layers='last'. They compress the units of every layer, too, by the votes of the same
+    window: join `snapkv(budget=512, window=8, kernel=7, pooling='avg')` for that, whose window must not be larger than
+    this one, or any policy that scores units by projections, keys or values.
 
     Source: Jo et al., FastKV, arXiv:2502.01068; the authors' code, whose layer (15 of 32 is the last with all tokens),
-    share, window and kernel are the defaults.
+    share and window are the defaults.
     """
 
     keep: Share = 0.2
     layer: Count | None = None
     window: Count = 8
-    kernel: Count = 7
-    pooling: Literal["avg", "max"] = "avg"
-    voters: Count = 1
-    votes: Literal["mean", "max"] = "mean"
+    kernel: Count = 31
+    pooling: Literal["avg", "max"] = "max"
+    voters: Count = 32
+    votes: Literal["mean", "max"] = "max"
     sink: Natural = 0
+    rank_layers: RankLayers = "all"
 
     name = "fastkv"
     source = "arXiv:2502.01068"
     off: ClassVar = {"keep": 1.0}
-    trial: ClassVar = {"keep": 0.4, "layer": 2, "window": 3, "kernel": 3}
+    trial: ClassVar = {"keep": 0.4, "layer": 2, "window": 3, "kernel": 3, "voters": 5}
     matters: ClassVar = {
         "pooling": Where("a kernel above 1", lambda policy: policy.kernel > 1),
         "votes": Where("voters above 1", lambda policy: policy.voters > 1),
+        "rank_layers": Where("a layer above 1", lambda policy: policy.layer != 1),
     }
 
     def check(self) -> None:
@@ -80,7 +83,9 @@ class FastKV(ComputePolicy):
             return ()
         layer = self._layer(shape)
         peaks = self.votes == "max"
-        return (Gate(layer, (layer - 1,), self.voters, peaks=peaks, waits=True, newest=self.window),)
+        return (
+            Gate(layer, ranking(layer, self.rank_layers), self.voters, peaks=peaks, waits=True, newest=self.window),
+        )
 
     def layer_tokens(self, shape: ModelShape, prompt: int, deep: Deep | None = None) -> LayerTokens:
         below = self._layer(shape) if self.keep < 1 else shape.layers
@@ -88,7 +93,7 @@ class FastKV(ComputePolicy):
         return LayerTokens(rows, rows)
 
     def choose(self, gate: Gate, entrance: Entrance) -> Tensor | None:
-        [votes] = entrance.signals
+        votes = torch.stack(list(entrance.signals)).amax(0)
         tokens = len(votes)
         others = survivors(tokens, self.keep, self.window) - self.window
         if others >= tokens - self.window:

@@ -26,7 +26,8 @@ class Gate:
     """A layer at whose entrance tokens may stop. The runtime goes by these facts, and asks `choose` who goes on.
 
     layer: what stops does not enter it, nor any above.
-    rank_by: layers in which it is wanted how much the current token attends to each other: see `Entrance.signals`.
+    rank_by: layers, ascending, in which it is wanted how much the current token attends to each other: see
+        `Entrance.signals`. Decode steps ask the last of them alone.
     voters: of a prompt, how many of its last tokens' attention that is; peaks: whether of every query head it is the
         most that any of them pays, and not their mean.
     waits: rows of a prompt gather here, as hidden states, until it is complete; nobody is chosen before.
@@ -51,6 +52,10 @@ class Gate:
     revived_see: Literal["earlier", "all"] = "earlier"
     fills: Mapping[int, Projection] = field(default_factory=dict)
     self_only: bool = False
+
+    def asks(self, decode: bool) -> tuple[int, ...]:
+        """The layers by which tokens are ranked in a phase."""
+        return self.rank_by[-1:] if decode else self.rank_by
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class Gates:
     def signals(self) -> dict[bool, frozenset[int]]:
         """The layers in which the attention of the current token is wanted: in prefill (False), in decode (True)."""
         return {
-            decode: frozenset(layer for gate in self.each if gate.decode or not decode for layer in gate.rank_by)
+            decode: frozenset(layer for gate in self.each if gate.decode or not decode for layer in gate.asks(decode))
             for decode in (False, True)
         }
 

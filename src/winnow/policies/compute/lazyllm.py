@@ -16,7 +16,15 @@ from winnow.policies.base import ModelShape, Services
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.nearby import best_nearby, check_kernel
-from winnow.policies.compute.schedule import CUMULATIVE, last_layer, preset_layers, rows_per_layer, survivors
+from winnow.policies.compute.schedule import (
+    CUMULATIVE,
+    RankLayers,
+    last_layer,
+    preset_layers,
+    ranking,
+    rows_per_layer,
+    survivors,
+)
 
 
 @dataclass(frozen=True)
@@ -24,10 +32,10 @@ class LazyLLM(ComputePolicy):
     """Drop prompt tokens layer by layer by the attention they get; revive them when a later step needs them.
 
     layers: pruning layers, ascending, 1 to the model's last. On entering one, the tokens still active are ranked by the
-        attention that the current token pays them in the layer below, as the mean over query heads. None: a quarter,
-        half and three quarters into the model.
-    keep: share of the survivors that go on at each pruning layer, (0, 1]; one number serves all. None: 0.4, then 0.5,
-        then 0.5, which is 0.4, 0.2 and 0.1 of the prompt.
+        attention that is paid them below, as the mean over query heads. None: a quarter, half and three quarters into
+        the model.
+    keep: share of the survivors that go on at each pruning layer, (0, 1]; one number serves all. None: as many as are
+        0.45, 0.4 and 0.35 of the prompt.
     cumulative: instead of keep, the same as shares of the whole prompt, which may not grow.
     revive: what a revived token sees besides the tokens computed with it, of those that the step still sees: "relaxed",
         all computed in earlier steps, also at later positions, as in the paper; "causal", those at earlier positions;
@@ -42,10 +50,14 @@ class LazyLLM(ComputePolicy):
         matters more when it stops, and is computed in fewer layers.
     kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and as many
         neighbours on either side among those that may stop, so that what stands beside a token that is found goes on
-        with it. 1: none, as in the paper.
+        with it. 1: none.
     voters: last prompt tokens whose attention ranks the others in prefill, those of them that got there. votes: "mean":
         each head's vote is the mean of what they pay; "max": the most that any of them pays, as for what one word of a
-        question asks for. The paper has one voter, as decode steps have.
+        question asks for. Decode steps have one voter, the current token.
+    rank_layers: "all": in prefill a token has its best rank of all layers below, so that it matters little which of
+        them finds; "last": that of the layer right below, as decode steps have.
+
+    The paper ranks by the last token's attention in the layer below alone: kernel=1, voters=1, rank_layers='last'.
 
     A step starts from all tokens again: every decode step makes a choice of its own, and computes only what it chose
     and no earlier step has. Tokens that stop leave the input of the layer (its hidden state) behind, so a token is
@@ -60,7 +72,7 @@ class LazyLLM(ComputePolicy):
     tokens see their own window there, causally. Layers below a pruning layer should see the whole prompt; the preset
     picks such layers where the model has any.
 
-    Ranking reads the keys of one layer per pruning layer a second time; `units_read` does not count that.
+    Ranking reads the keys of the layers that it asks a second time; `units_read` does not count that.
 
     Source: Fu et al., LazyLLM: Dynamic Token Pruning for Efficient Long Context LLM Inference, arXiv:2407.14057,
     section 3. The paper drops scores below a percentile; here the kept tokens are counted: the share of the candidates
@@ -75,14 +87,15 @@ class LazyLLM(ComputePolicy):
     prune_generated: bool = False
     always_keep: tuple[int, ...] = ()
     max_revive: int | None = 3
-    kernel: Count = 1
-    voters: Count = 1
-    votes: Literal["mean", "max"] = "mean"
+    kernel: Count = 31
+    voters: Count = 32
+    votes: Literal["mean", "max"] = "max"
+    rank_layers: RankLayers = "all"
 
     name = "lazyllm"
     source = "arXiv:2407.14057, section 3"
     off: ClassVar = {"keep": 1.0}
-    trial: ClassVar = {"layers": (1, 3), "keep": (0.5, 0.4)}
+    trial: ClassVar = {"layers": (1, 3), "keep": (0.5, 0.4), "kernel": 3, "voters": 5}
     matters: ClassVar = {
         "revive": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.prunes),
         "keep_decode": Where("revive='relaxed' or 'causal'", lambda policy: policy.revive != "never"),
@@ -96,6 +109,10 @@ class LazyLLM(ComputePolicy):
         ),
         "kernel": Where("a keep below 1", lambda policy: policy.prunes),
         "voters": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.prunes),
+        "rank_layers": Where(
+            "a keep below 1, and a layer above 1",
+            lambda policy: (policy.stops_in_prefill or not policy.prunes) and policy.layers != (1,),
+        ),
         "votes": Where("voters above 1", lambda policy: policy.voters > 1),
     }
 
@@ -201,7 +218,7 @@ class LazyLLM(ComputePolicy):
         return tuple(
             Gate(
                 layer,
-                rank_by=(layer - 1,),
+                rank_by=ranking(layer, self.rank_layers),
                 voters=self.voters,
                 peaks=self.votes == "max",
                 waits=keep < 1,
@@ -256,7 +273,7 @@ class LazyLLM(ComputePolicy):
         index = among.nonzero().flatten()
         if len(index) <= count:
             return among
-        score = best_nearby(entrance.signals[-1], candidates, self.kernel)[index]
+        score = best_nearby(torch.stack(list(entrance.signals)).amax(0), candidates, self.kernel)[index]
         positions = entrance.visible[index]
         for position in self.always_keep:
             score = score.masked_fill(positions == position, math.inf)
