@@ -56,10 +56,11 @@ def stock(model, ids, places, voters, kernel):
     model.set_attn_implementation("eager")
     maps = model(torch.tensor([ids]), output_attentions=True, use_cache=False).attentions
     tokens, half = len(ids), kernel // 2
-    found = []
+    found, most = [], torch.zeros(tokens)
     for (weights,) in maps:
         voting = weights[:, -voters:]
         votes = {"last": weights[:, -1].mean(0), "mean": voting.mean((0, 1)), "max": voting.amax(1).mean(0)}
+        most = votes["all"] = most.maximum(votes["max"])
         shares = {}
         for name, each in votes.items():
             before = each[: tokens - voters].tolist()
@@ -109,14 +110,17 @@ def test_the_first_layer_that_finds_it_and_the_vote_that_needs_least():
     def needle(*shares):
         return Needle("t", 100, tuple(dict(zip(VOTES, each, strict=True)) for each in shares))
 
-    found = [needle((0.9, 0.9, 0.5), (0.3, 0.05, 0.02), (0.01,) * 3), needle((0.9,) * 3, (0.3, 0.2, 0.04), (0.01,) * 3)]
+    found = [
+        needle((0.9, 0.9, 0.5, 0.5), (0.3, 0.05, 0.02, 0.1), (0.01,) * 4),
+        needle((0.9,) * 4, (0.3, 0.2, 0.04, 0.1), (0.01,) * 4),
+    ]
     summary = summarise_needles(found, 32, 31)
     assert summary.first == (1, "max")
     assert summary.layers[1]["max"].most == 0.04
     assert summary.layers[1]["mean"].median == 0.05
     assert summary.to_dict()["first"] == {"layer": 1, "votes": "max"}
     # Above the last layer there is nothing to stop at.
-    assert summarise_needles([needle((0.9,) * 3, (0.01,) * 3)], 32, 31).first is None
+    assert summarise_needles([needle((0.9,) * 4, (0.01,) * 4)], 32, 31).first is None
 
 
 def test_what_cannot_be_looked_for_is_refused_before_any_work():

@@ -16,7 +16,7 @@ from winnow.diagnosis.needles import ENOUGH, MOST, VOTES, Needle, Needles, Share
 from winnow.errors import InputError
 from winnow.evaluation.evaluate import environment
 
-COLORS = {"last": "0.6", "mean": "#7fb2e5", "max": "#1f5fa8"}
+COLORS = {"last": "0.6", "mean": "#7fb2e5", "max": "#1f5fa8", "all": "#d9822b"}
 SINK = 4  # first tokens that the plan keeps
 
 
@@ -46,7 +46,8 @@ def needles(options: Options) -> int:
 CAPTION = (
     "% of the prompt's tokens that have to go on by the attention in this layer for all tokens of the answer to be "
     f"among them: the median, and in {100 * MOST:g} % of the prompts; last: of the last token; mean, max: of the last "
-    "{voters}, per query head their mean or the most that any of them pays; pooled over {kernel} tokens"
+    "{voters}, per query head their mean or the most that any of them pays; all: the best max of all layers so far; "
+    "pooled over {kernel} tokens"
 )
 
 
@@ -55,7 +56,7 @@ def _view(found: Needles, title: str) -> RenderableType:
     for heading in ("layer", *(f"{vote}\n{name}" for vote in VOTES for name in ("median", f"{100 * MOST:g} %"))):
         table.add_column(heading, justify="right", no_wrap=True)
     for layer, shares in enumerate(found.layers):
-        cells = ["-"] * 6 if shares is None else [_percent(s) for v in VOTES for s in _both(shares[v])]
+        cells = ["-"] * 2 * len(VOTES) if shares is None else [_percent(s) for v in VOTES for s in _both(shares[v])]
         table.add_row(str(layer), *cells)
     return Group(table, "", advice(found))
 
@@ -67,13 +68,12 @@ def advice(found: Needles) -> str:
     layer, vote = found.first
     shares = found.layers[layer]
     assert shares is not None
-    voters = 1 if vote == "last" else found.voters
-    votes = ", votes='max'" if vote == "max" else ""
+    how = {"last": "voters=1", "mean": f"voters={found.voters}, votes='mean'"}.get(vote, f"voters={found.voters}")
+    alone = "" if vote == "all" else ", rank_layers='last'"
     return (
         f"Layer {layer} is the first to find it: {_percent(shares[vote].most)} % of the tokens are enough in "
         f"{100 * MOST:g} % of the prompts. Other text takes more; to try, with what costs allow to keep: fastkv(keep="
-        f"0.4, layer={layer + 1}, window={found.voters}, kernel={found.kernel}, pooling='max', "
-        f"voters={voters}{votes}, sink={SINK})"
+        f"0.4, layer={layer + 1}, window={found.voters}, kernel={found.kernel}, {how}{alone}, sink={SINK})"
     )
 
 

@@ -1,7 +1,7 @@
 """In which layer a question finds what it asks for: how many tokens of the prompt have to go on to have it among them.
 
 What `fastkv` and `lazyllm` live on: a token goes on by the attention that the last tokens of the prompt pay it in one
-layer, pooled over its neighbours.
+layer, or by the most that it is paid in all layers so far, pooled over its neighbours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from winnow.policies.prefill.base import Piece
 from winnow.runtime.llm import LLM
 from winnow.tasks import Task
 
-VOTES = ("last", "mean", "max")
+VOTES = ("last", "mean", "max", "all")
 MOST = 0.9  # of the prompts, in as many
 ENOUGH = 0.1  # of the prompt's tokens: where no more are needed, something is found
 
@@ -45,7 +45,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Needles:
-    """Of every layer, by vote; None where it has a window. voters, kernel: as in `fastkv`."""
+    """Of every layer, by vote, `all` being those so far; None where it has a window. voters, kernel: as in `fastkv`."""
 
     prompts: int
     voters: int
@@ -132,11 +132,12 @@ def _share(values: list[float]) -> Share:
 
 def _searched(llm: LLM, case: Case, places: list[int], voters: int, kernel: int, progress: Progress) -> Needle:
     shares: list[dict[str, float] | None] = [None] * llm.decoder.shape.layers
+    best = torch.zeros(len(case.ids), device=llm.device)
 
     def look(piece: Piece) -> None:
-        shares[piece.layer] = {
-            vote: needed(votes, places, voters, kernel) for vote, votes in _votes(piece, voters).items()
-        }
+        votes = _votes(piece, voters)
+        votes["all"] = torch.maximum(best, votes["max"], out=best)
+        shares[piece.layer] = {vote: needed(each, places, voters, kernel) for vote, each in votes.items()}
 
     look_at(llm, case.ids, look)
     progress(len(case.ids))
