@@ -129,6 +129,8 @@ RESULTS_IN_ORDER = (
     Result("quality-defaults-others", 22, _quality("defaults-others", "-n 6 -w 1")),
     Result("quality-defaults-needle", 6, _quality("defaults", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-defaults-others-needle", 6, _quality("defaults-others", "-n 20 -w 0", ON_NEEDLE, "-needle")),
+    Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
+    Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "units", "composed")),

@@ -99,8 +99,8 @@ def chosen(told: Record) -> str:
 
 
 SHOWN = {
-    arms: ("keep", "compute", "defaults-needle", "defaults-others-needle"),
-    measured: ("votes", "reads", "defaults", "defaults-others"),
+    arms: ("keep", "compute", "defaults-needle", "defaults-others-needle", "ranking-needle"),
+    measured: ("votes", "reads", "defaults", "defaults-others", "ranking"),
     chosen: ("chosen",),
 }
 BLOCKS = {

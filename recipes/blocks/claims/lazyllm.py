@@ -33,7 +33,7 @@ def table(table1: Record, scores: Record, depth: Record, sparsity: Record, gener
         (
             "Without training, TTFT is 2.34x faster on multi-document questions at no more than 1 % loss (Table 1, "
             "section 5.2)",
-            f"preset, {100 * overall['rows_share']:.1f} % of the rows: TTFT "
+            f"{100 * overall['rows_share']:.1f} % of the rows: TTFT "
             f"{span((row['ttft_speedup'] for row in mine), '.2f')}x faster; of full attention's score "
             f"{share['passkey']:.1f} % on pass key, {share['number']:.1f} % on number, {share['kv']:.1f} % on "
             f"key-value, {share['multi_needle']:.1f} % on several needles ({scores['accuracy'][0]['examples']} "
