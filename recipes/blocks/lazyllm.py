@@ -120,7 +120,8 @@ def caption(table1: Record, scores: Record) -> str:
     preset = [row for row in table1["summary"] if row["plan"] == "lazyllm" and row["task"] != "all tasks"]
     by_task = [one(scores["accuracy"], plan="lazyllm", task=task)["score"] / row["score"] for task, row in full(scores)]
     return (
-        f"*`winnow inspect` on a short text. With 0.4, 0.2 and 0.1 of the prompt, `lazyllm` computes {100 * preset[0]['rows_share']:.1f} % "
+        "*`winnow inspect` on a short text. With 0.4, 0.2 and 0.1 of the prompt, `lazyllm` computes "
+        f"{100 * preset[0]['rows_share']:.1f} % "
         "of a long prompt's layer-token rows before the first token and brings others back, in red, when a later word "
         f"needs them. On `needle` at {preset[0]['length']:,} tokens TTFT is "
         f"{span((row['ttft_speedup'] for row in preset), '.1f')} times faster, with "
