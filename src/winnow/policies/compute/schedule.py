@@ -9,8 +9,8 @@ from typing import Literal
 from winnow.policies.base import ModelShape
 
 # The paper gives no numbers. These shares are chosen on validation texts, of a pre-trained model and of the toy: with
-# 0.4, 0.2 and 0.1, which is 0.425 of the rows and near the speed-up of 2.34 that it reports, texts go on less as they do
-# under full attention (docs/results/quality.md).
+# 0.4, 0.2 and 0.1, which is 0.425 of the rows and near the speed-up of 2.34 that it reports, texts go on less as under
+# full attention (docs/results/quality.md).
 STAGES = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
 CUMULATIVE = (0.45, 0.4, 0.35)
 
