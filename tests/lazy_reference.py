@@ -108,6 +108,7 @@ class LazyReference:
             self.counts[layer][position] = self.counts[layer].get(position, 0) + 1
         first = current if self.tokens > self.prompt else self.prompt - self.voters
         voting = weights[0][:, [row for row, position in enumerate(fresh) if position >= first]]
-        told = (voting.mean(1) if self.votes == "mean" else voting.amax(1)).mean(0)
+        voters = 1 if self.tokens > self.prompt else min(self.voters, self.prompt)  # some may have stopped below
+        told = (voting.sum(1) / voters if self.votes == "mean" else voting.amax(1)).mean(0)
         scores = dict(zip(keys, told.tolist(), strict=True))
         return dict(zip(fresh, x, strict=True)), scores

@@ -195,7 +195,8 @@ PROMPTS = {  # the layers of four that are driven for some rows of a prompt
     "full": set(),
     "speed(cutoff=2)": {0, 1, 2, 3},  # the first token goes ahead alone, and somebody looks on
     "pop(cutoff=2)": {2, 3},  # above a gate rows see what has passed it, alone
-    "lazyllm(layers=[2], keep=0.5)": {2, 3},
+    "lazyllm(layers=[2], keep=0.5, kernel=1, voters=1, rank_layers='last')": {2, 3},
+    "lazyllm(layers=[2], keep=0.5)": {0, 1, 2, 3},  # the last rows vote in all layers below the gate
     "swiftkv(cutoff=2)": {2, 3},
     "random_drop(keep=0.5)": set(),
     "quantized(bits=8, group=16, residual=2, chunk=10)": set(),

@@ -51,9 +51,9 @@ class LazyLLM(ComputePolicy):
     kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and as many
         neighbours on either side among those that may stop, so that what stands beside a token that is found goes on
         with it. 1: none.
-    voters: last prompt tokens whose attention ranks the others in prefill, those of them that got there. votes: "mean":
-        each head's vote is the mean of what they pay; "max": the most that any of them pays, as for what one word of a
-        question asks for. Decode steps have one voter, the current token.
+    voters: last prompt tokens whose attention ranks the others in prefill. votes: "mean": each head's vote is the mean
+        of what they pay, nothing where they did not get; "max": the most that any of them pays, as for what one word of
+        a question asks for. Decode steps have one voter, the current token.
     rank_layers: "all": in prefill a token has its best rank of all layers below, so that it matters little which of
         them finds; "last": that of the layer right below, as decode steps have.
 
