@@ -48,9 +48,8 @@ def largest(votes, kernel):
 def going(model, ids, policy):
     """The positions that go on, in plain Python."""
     layers = range(0 if policy.rank_layers == "all" else policy.layer - 1, policy.layer)
-    voting = torch.stack(
-        [maps(model, ids)[layer][:, -policy.voters :] for layer in layers]
-    )  # [.., heads, voters, units]
+    told = maps(model, ids)
+    voting = torch.stack([told[layer][:, -policy.voters :] for layer in layers])  # [layers, heads, voters, units]
     votes = (voting.mean(2) if policy.votes == "mean" else voting.amax(2)).mean(1).amax(0)
     votes = votes.tolist()[: -policy.window]
     count = max(policy.window, math.ceil(policy.keep * len(ids) - 1e-9)) - policy.window

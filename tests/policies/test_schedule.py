@@ -30,7 +30,7 @@ def test_the_preset_at_32_layers_with_shares_near_the_papers_speed_up(base):
 
 
 def test_of_two_layers_as_near_the_later_prunes(base):
-    """Half of 30 layers is one; a quarter, and three, lie between two."""
+    """Of 30: half of them is a layer, a quarter and three quarters lie between two."""
     assert preset_layers(deep(base, 30), 29) == (8, 15, 23)
 
 

@@ -1,6 +1,7 @@
 """What every compute policy is, and what it is told and answers."""
 
 import dataclasses
+import functools
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -35,6 +36,11 @@ class Entrance:
     deep: Tensor
     signals: Sequence[Tensor]
     revived: int
+
+    @property
+    def strongest(self) -> Tensor:
+        """[tokens], of each the greatest of its signals, of which there are some."""
+        return functools.reduce(torch.maximum, self.signals)
 
 
 @dataclasses.dataclass(frozen=True)

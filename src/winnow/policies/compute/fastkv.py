@@ -93,7 +93,7 @@ class FastKV(ComputePolicy):
         return LayerTokens(rows, rows)
 
     def choose(self, gate: Gate, entrance: Entrance) -> Tensor | None:
-        votes = torch.stack(list(entrance.signals)).amax(0)
+        votes = entrance.strongest
         tokens = len(votes)
         others = survivors(tokens, self.keep, self.window) - self.window
         if others >= tokens - self.window:

@@ -52,8 +52,8 @@ class LazyLLM(ComputePolicy):
         neighbours on either side among those that may stop, so that what stands beside a token that is found goes on
         with it. 1: none.
     voters: last prompt tokens whose attention ranks the others in prefill. votes: "mean": each head's vote is the mean
-        of what they pay, nothing where they did not get; "max": the most that any of them pays, as for what one word of
-        a question asks for. Decode steps have one voter, the current token.
+        of what they pay, those that have stopped below paying nothing; "max": the most that any of them pays, as for
+        what one word of a question asks for. Decode steps have one voter, the current token.
     rank_layers: "all": in prefill a token has its best rank of all layers below, so that it matters little which of
         them finds; "last": that of the layer right below, as decode steps have.
 
@@ -273,7 +273,7 @@ class LazyLLM(ComputePolicy):
         index = among.nonzero().flatten()
         if len(index) <= count:
             return among
-        score = best_nearby(torch.stack(list(entrance.signals)).amax(0), candidates, self.kernel)[index]
+        score = best_nearby(entrance.strongest, candidates, self.kernel)[index]
         positions = entrance.visible[index]
         for position in self.always_keep:
             score = score.masked_fill(positions == position, math.inf)

@@ -90,8 +90,8 @@ class StaticPrune(ComputePolicy):
 
     def choose(self, gate: Gate, entrance: Entrance) -> Tensor:
         candidates = entrance.visible < entrance.prompt - 1
-        told = torch.stack(list(entrance.signals))
-        votes = best_nearby(told.amax(0) if self.votes == "max" else told.mean(0), candidates, self.kernel)
+        told = entrance.strongest if self.votes == "max" else torch.stack(list(entrance.signals)).mean(0)
+        votes = best_nearby(told, candidates, self.kernel)
         ranked = votes.masked_fill(~candidates, -math.inf).sort(descending=True, stable=True).indices
         going = ~candidates
         going[ranked[: survivors(int(candidates.sum()), self.keep)]] = True
