@@ -28,8 +28,9 @@ class LazyReference:
     """
 
     def __init__(self, model, layers, keep, revive="relaxed", keep_decode=None, prune_generated=False, max_revive=None,
-                 kernel=31, voters=32, votes="max", rank_layers="all"):  # fmt: skip
-        self.reach, self.voters, self.votes, self.all = kernel // 2, voters, votes, rank_layers == "all"
+                 kernel=47, before=7, voters=32, votes="max", rank_layers="all"):  # fmt: skip
+        self.ahead = min(before, kernel // 2)
+        self.behind, self.voters, self.votes, self.all = kernel - 1 - self.ahead, voters, votes, rank_layers == "all"
         self.model, self.at = model, dict(zip(layers, keep, strict=True))
         self.at_decode = dict(zip(layers, keep_decode or keep, strict=True))
         self.revive, self.prune_generated, self.max_revive = revive, prune_generated, max_revive
@@ -81,7 +82,7 @@ class LazyReference:
         return logits if cap is None else cap * (logits / cap).tanh()
 
     def _pooled(self, prunable, scores):
-        near = {p: prunable[max(0, i - self.reach) : i + self.reach + 1] for i, p in enumerate(prunable)}
+        near = {p: prunable[max(0, i - self.behind) : i + self.ahead + 1] for i, p in enumerate(prunable)}
         return {**scores, **{p: max(scores[q] for q in among) for p, among in near.items()}}
 
     def _keep(self, seen, prunable, scores, share):

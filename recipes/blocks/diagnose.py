@@ -137,11 +137,12 @@ def needles(told: Record) -> str:
         columns[f"{vote}, median, %"] = lambda row, vote=vote: f"{100 * row[vote]['median']:.1f}"
         columns[f"{vote}, in 90 %"] = lambda row, vote=vote: f"{100 * row[vote]['most']:.1f}"
     rows = [{"layer": layer, **shares} for layer, shares in enumerate(told["layers"]) if shares is not None]
-    first = told["first"]
+    first, ranks = told["first"], told["ranks"]
     found = "None is enough" if first is None else f"Layer {first['layer']} is the first, by `{first['votes']}`"
     return (
         f"{table(columns, rows)}\n\n{told['model']}, {told['prompts']} prompts of {told['length']:,} tokens, "
-        f"{told['voters']} voters, pooled over {told['kernel']}: % of the tokens. {found}."
+        f"{ranks['voters']} voters, pooled over {ranks['kernel']}, at most {ranks['before']} before what is found: "
+        f"% of the tokens. {found}."
     )
 
 

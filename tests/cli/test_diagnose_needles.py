@@ -11,7 +11,7 @@ def test_figures_picture_and_bad_input(winnow, tmp_path):
     )  # fmt: skip
     assert result.code == 0, result.err
     told = json.loads(out.read_text())
-    assert (told["prompts"], told["voters"], told["kernel"], len(told["layers"])) == (2, 8, 5, 8)
+    assert (told["prompts"], told["ranks"], len(told["layers"])) == (2, {"voters": 8, "kernel": 5, "before": 7}, 8)
     assert ("is the first to find it" in result.out) == (told["first"] is not None)
     assert plot.read_bytes()[:4] == b"\x89PNG"
     for arguments, message in (

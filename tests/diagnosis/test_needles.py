@@ -12,6 +12,7 @@ from winnow import LLM
 from winnow.diagnosis.needles import (
     VOTES,
     Needle,
+    Ranks,
     answer_tokens,
     needed,
     search_needles,
@@ -51,11 +52,12 @@ def llm_of(model):
 
 
 @torch.inference_mode()
-def stock(model, ids, places, voters, kernel):
+def stock(model, ids, places, voters, kernel, before):
     """Per layer, by vote, in plain Python over the stock model's maps."""
     model.set_attn_implementation("eager")
     maps = model(torch.tensor([ids]), output_attentions=True, use_cache=False).attentions
-    tokens, half = len(ids), kernel // 2
+    tokens, ahead = len(ids), min(before, kernel // 2)
+    behind = kernel - 1 - ahead
     found, most = [], torch.zeros(tokens)
     for (weights,) in maps:
         voting = weights[:, -voters:]
@@ -63,46 +65,48 @@ def stock(model, ids, places, voters, kernel):
         most = votes["all"] = most.maximum(votes["max"])
         shares = {}
         for name, each in votes.items():
-            before = each[: tokens - voters].tolist()
-            best = [max(before[max(0, i - half) : i + half + 1]) for i in range(len(before))]
+            among = each[: tokens - voters].tolist()
+            best = [max(among[max(0, i - behind) : i + ahead + 1]) for i in range(len(among))]
             worst = min(best[place] for place in places)
             shares[name] = (sum(value >= worst for value in best) + voters) / tokens
         found.append(shares)
     return found
 
 
-@pytest.mark.parametrize(("voters", "kernel"), [(8, 5), (1, 1), (20, 31)])
-def test_equals_the_stock_models_maps(voters, kernel):
+@pytest.mark.parametrize("ranks", [(8, 5, 7), (1, 1, 7), (20, 31, 15), (20, 31, 3), (8, 21, 0)])
+def test_equals_the_stock_models_maps(ranks):
     llm, asked = llm_of(tiny_model()), [task("number")]
     done = []
-    found = list(search_needles(llm, asked, 700, 2, voters=voters, kernel=kernel, progress=done.append))
+    found = list(search_needles(llm, asked, 700, 2, ranks=Ranks(*ranks), progress=done.append))
     assert len(found) == 2
     assert sum(done) == sum(each.tokens for each in found)
     for each, case in zip(found, cases(llm, asked, [700], 2), strict=True):
         places = answer_tokens(llm.tokenizer, case)
         text = "".join(llm.tokenizer.decode([case.ids[place]]) for place in places)
         assert text == case.example.answers[0]
-        expected = stock(tiny_model(), case.ids, places, voters, kernel)
+        expected = stock(tiny_model(), case.ids, places, *ranks)
         for mine, theirs in zip(each.shares, expected, strict=True):
             assert mine == pytest.approx(theirs, abs=2.5 / each.tokens)  # rounding turns ranks around
 
 
 def test_tokens_beside_the_best_go_on_with_it_and_the_last_ones_in_any_case():
     votes = torch.tensor([0.1, 0.0, 0.9, 0.0, 0.2, 0.0, 0.0, 0.5])
-    assert needed(votes, [2], 1, 1) == 2 / 8
-    assert needed(votes, [3], 1, 3) == 4 / 8  # 1 and 3 are beside 2
-    assert needed(votes, [0], 1, 1) == 4 / 8
-    assert needed(votes, [7], 1, 1) == 1 / 8
-    assert needed(votes, [7], 20, 1) == 1
+    assert needed(votes, [2], Ranks(1, 1)) == 2 / 8
+    assert needed(votes, [3], Ranks(1, 3)) == 4 / 8  # 1 and 3 are beside 2
+    assert needed(votes, [4], Ranks(1, 3, 0)) == 4 / 8  # 3 and 4 are behind 2
+    assert needed(votes, [1], Ranks(1, 3, 0)) == 1  # 1 stands before 2
+    assert needed(votes, [0], Ranks(1, 1)) == 4 / 8
+    assert needed(votes, [7], Ranks(1, 1)) == 1 / 8
+    assert needed(votes, [7], Ranks(20, 1)) == 1
 
 
 def test_layers_with_a_window_are_not_asked():
     llm = llm_of(windowed_model())
     windows = llm.decoder.shape.windows
-    [found] = search_needles(llm, [task("number")], 600, 1, voters=4, kernel=3)
+    [found] = search_needles(llm, [task("number")], 600, 1, ranks=Ranks(4, 3))
     assert [shares is None for shares in found.shares] == [window is not None for window in windows]
     assert any(windows)
-    summary = summarise_needles([found], 4, 3)
+    summary = summarise_needles([found], Ranks(4, 3))
     assert [layer is None for layer in summary.layers] == [window is not None for window in windows]
 
 
@@ -114,19 +118,19 @@ def test_the_first_layer_that_finds_it_and_the_vote_that_needs_least():
         needle((0.9, 0.9, 0.5, 0.5), (0.3, 0.05, 0.02, 0.1), (0.01,) * 4),
         needle((0.9,) * 4, (0.3, 0.2, 0.04, 0.1), (0.01,) * 4),
     ]
-    summary = summarise_needles(found, 32, 31)
+    summary = summarise_needles(found, Ranks())
     assert summary.first == (1, "max")
     assert summary.layers[1]["max"].most == 0.04
     assert summary.layers[1]["mean"].median == 0.05
     assert summary.to_dict()["first"] == {"layer": 1, "votes": "max"}
     # Above the last layer there is nothing to stop at.
-    assert summarise_needles([needle((0.9,) * 4, (0.01,) * 4)], 32, 31).first is None
+    assert summarise_needles([needle((0.9,) * 4, (0.01,) * 4)], Ranks()).first is None
 
 
 def test_what_cannot_be_looked_for_is_refused_before_any_work():
     llm = llm_of(tiny_model())
     with pytest.raises(InputError, match=r"kernel=4 must be odd.*use 5"):
-        search_needles(llm, [task("number")], 600, 1, kernel=4)
+        search_needles(llm, [task("number")], 600, 1, ranks=Ranks(kernel=4))
     with pytest.raises(InputError, match=r"task unanswered: .* not stand in its prompt.*take a task with a needle"):
         search_needles(llm, [task("number"), Unanswered()], 900, 1)
     with pytest.raises(InputError, match="has no tokenizer"):

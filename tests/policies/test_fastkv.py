@@ -34,15 +34,15 @@ def maps(model, ids):
     return [each[0] for each in model(torch.tensor([ids]), output_attentions=True, use_cache=False).attentions]
 
 
-def pooled(votes, kernel):
-    half = kernel // 2
-    padded = [0.0] * half + votes + [0.0] * half
+def pooled(votes, kernel, before):
+    ahead = min(before, kernel // 2)
+    padded = [0.0] * (kernel - 1 - ahead) + votes + [0.0] * ahead
     return [sum(padded[i : i + kernel]) / kernel for i in range(len(votes))]
 
 
-def largest(votes, kernel):
-    half = kernel // 2
-    return [max(votes[max(0, i - half) : i + half + 1]) for i in range(len(votes))]
+def largest(votes, kernel, before):
+    ahead = min(before, kernel // 2)
+    return [max(votes[max(0, i - (kernel - 1 - ahead)) : i + ahead + 1]) for i in range(len(votes))]
 
 
 def going(model, ids, policy):
@@ -53,7 +53,7 @@ def going(model, ids, policy):
     votes = (voting.mean(2) if policy.votes == "mean" else voting.amax(2)).mean(1).amax(0)
     votes = votes.tolist()[: -policy.window]
     count = max(policy.window, math.ceil(policy.keep * len(ids) - 1e-9)) - policy.window
-    ranks = (pooled if policy.pooling == "avg" else largest)(votes, policy.kernel)
+    ranks = (pooled if policy.pooling == "avg" else largest)(votes, policy.kernel, policy.before)
     ranks[: policy.sink] = [math.inf] * len(ranks[: policy.sink])
     best = sorted(range(len(votes)), key=lambda i: (-ranks[i], i))[:count]
     return [*sorted(best), *range(len(ids) - policy.window, len(ids))]
@@ -80,18 +80,19 @@ def reference(model, ids, prompt, policy, held=None):
 
 
 @covered(
-    layer=[1, 2, 3], keep=[0.05, 0.4, 0.9], window=[1, 5], kernel=[1, 3, 7], chunk=[1, 7, 64],
+    layer=[1, 2, 3], keep=[0.05, 0.4, 0.9], window=[1, 5], chunk=[1, 7, 64],
+    near=[(1, 7), (3, 7), (7, 7), (7, 0), (9, 2)],
     voting=[(1, "max"), (2, "max"), (4, "mean"), (9, "max"), (31, "max"), (64, "mean")], pooling=["avg", "max"],
     sink=[0, 2, 40], rank_layers=["last", "all"],
 )  # fmt: skip
 def test_equals_the_stock_layers_on_the_tokens_that_go_on(
-    llm, text, layer, keep, window, kernel, chunk, voting, pooling, sink, rank_layers
+    llm, text, layer, keep, window, near, chunk, voting, pooling, sink, rank_layers
 ):
     """The choice, the logits of every step, and what every layer holds after it."""
     voters, votes = voting
-    pooling = pooling if kernel > 1 else "max"
+    pooling = pooling if near[0] > 1 else "max"
     rank_layers = rank_layers if layer > 1 else "all"
-    policy = FastKV(keep, layer, window, kernel, pooling, voters, votes, sink, rank_layers)
+    policy = FastKV(keep, layer, window, *near, pooling, voters, votes, sink, rank_layers)
     llm.prefill_chunk = chunk
     expected, on = reference(llm.model, text, PROMPT, policy)
     state, logits = start(llm, Plan(compute=policy), text)
@@ -138,7 +139,7 @@ def compressed(model, ids, policy, snapkv):
         )
         votes = weights[:, -snapkv.window :, : -snapkv.window].sum(1).view(2, 2, -1).mean(1)
         for head in votes.tolist():
-            ranks = pooled(head, snapkv.kernel)
+            ranks = pooled(head, snapkv.kernel, snapkv.kernel)
             best = sorted(range(len(head)), key=lambda i: (-ranks[i], -i))[: snapkv.budget - snapkv.window]
             held += [positions[[*sorted(best), *range(len(head), len(positions))]].tolist()] * 2
         mask = torch.zeros(len(positions), len(positions)).masked_fill(positions[None] > positions[:, None], -torch.inf)

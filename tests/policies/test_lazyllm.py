@@ -65,14 +65,14 @@ def held(state):
     revive=["relaxed", "causal"],
     seed=range(3),
     max_revive=[None, 1, 5],
-    kernel=[1, 5],
+    near=[(1, 7), (5, 7), (5, 0), (9, 2)],
     voting=[(1, "max"), (6, "mean"), (9, "max"), (40, "max")],
     rank_layers=["last", "all"],
 )
-def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive, kernel, voting, rank_layers):
+def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive, near, voting, rank_layers):
     """Chunks also cut revived rows apart, and those that vote."""
-    voters, votes = voting
-    chosen = schedule(seed) | {"max_revive": max_revive, "kernel": kernel, "voters": voters, "votes": votes}
+    chosen = schedule(seed) | {"max_revive": max_revive} | dict(zip(("kernel", "before"), near, strict=True))
+    chosen |= dict(zip(("voters", "votes"), voting, strict=True))
     if rank_layers == "last" and chosen["layers"] != (1,):
         chosen["rank_layers"] = "last"
     assert_equals_the_pseudocode("llama", chunk, chosen, seed, revive, prune_generated)

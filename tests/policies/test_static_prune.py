@@ -28,21 +28,23 @@ def start(llm, policy, ids):
 
 
 @torch.inference_mode()
-def chosen(model, prompt, keep, layers, reach, voters, votes):
+def chosen(model, prompt, keep, layers, near, voters, votes):
     """The positions that go on, from the stock model's own attention maps."""
     maps = model(torch.tensor([prompt]), output_attentions=True, use_cache=False).attentions[:layers]
     voting = torch.stack(maps)[:, 0, :, -voters:]  # [layers, heads, voters, units]
     votes = voting.mean((0, 1, 2)) if votes == "mean" else voting.amax(2).mean(1).amax(0)
     votes = votes[:-1]
-    score = [max(votes[max(0, i - reach) : i + reach + 1]) for i in range(len(votes))]
+    ahead = min(near[1], near[0] // 2)
+    behind = near[0] - 1 - ahead
+    score = [max(votes[max(0, i - behind) : i + ahead + 1]) for i in range(len(votes))]
     order = sorted(range(len(prompt) - 1), key=lambda i: (-float(score[i]), i))
     return sorted([*order[: max(1, math.ceil(keep * len(order) - 1e-9))], len(prompt) - 1])
 
 
 @torch.inference_mode()
-def reference(model, ids, prompt, keep, layers, reach, voters, votes):
+def reference(model, ids, prompt, keep, layers, near, voters, votes):
     """Stock layers over the whole text: rows of the prompt see all below `layers`, others what was kept."""
-    body, going = model.model, chosen(model, ids[:prompt], keep, layers, reach, voters, votes)
+    body, going = model.model, chosen(model, ids[:prompt], keep, layers, near, voters, votes)
     stays = torch.tensor([i >= prompt or i in going for i in range(len(ids))])
     hidden, positions = body.embed_tokens(torch.tensor([ids])), torch.arange(len(ids))
     for index, block in enumerate(body.layers):
@@ -56,15 +58,15 @@ def reference(model, ids, prompt, keep, layers, reach, voters, votes):
 
 
 @covered(
-    layers=[1, 2, 3], keep=[0.05, 0.4, 0.9], chunk=[1, 7, 64], kernel=[1, 5],
+    layers=[1, 2, 3], keep=[0.05, 0.4, 0.9], chunk=[1, 7, 64], near=[(1, 7), (5, 7), (5, 0), (9, 1)],
     voting=[(1, "mean"), (1, "max"), (4, "mean"), (9, "max"), (31, "max"), (64, "mean")],
 )  # fmt: skip
-def test_equals_the_stock_layers_on_the_kept_tokens(llm, text, layers, keep, chunk, kernel, voting):
+def test_equals_the_stock_layers_on_the_kept_tokens(llm, text, layers, keep, chunk, near, voting):
     """The choice, the logits of every step, and what every layer holds after it."""
     llm.prefill_chunk = chunk
     voters, votes = voting if voting[0] > 1 or layers > 1 else (1, "max")
-    expected, going = reference(llm.model, text, PROMPT, keep, layers, kernel // 2, voters, votes)
-    policy = StaticPrune(keep=keep, layers=layers, kernel=kernel, voters=voters, votes=votes)
+    expected, going = reference(llm.model, text, PROMPT, keep, layers, near, voters, votes)
+    policy = StaticPrune(keep, layers, *near, voters, votes)
     state, logits = start(llm, policy, text)
     assert [cache.live_positions().tolist() for cache in state.caches] == [going] * LAYERS
     rows = [logits] + [decode(llm.decoder, [(state, token)])[0] for token in text[PROMPT:]]

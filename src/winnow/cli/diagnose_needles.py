@@ -1,8 +1,8 @@
 """`winnow diagnose needles`: in which layer the end of a prompt finds what it asks for."""
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Group, RenderableType
 
@@ -12,7 +12,17 @@ from winnow.cli.draw import GREY, new_figure, plain, save
 from winnow.cli.inputs import make_tasks
 from winnow.cli.options import EXAMPLES, TASKS
 from winnow.cli.terminal import Meter, interruptible, new_table
-from winnow.diagnosis.needles import ENOUGH, MOST, VOTES, Needle, Needles, Share, search_needles, summarise_needles
+from winnow.diagnosis.needles import (
+    ENOUGH,
+    MOST,
+    VOTES,
+    Needle,
+    Needles,
+    Ranks,
+    Share,
+    search_needles,
+    summarise_needles,
+)
 from winnow.errors import InputError
 from winnow.evaluation.evaluate import environment
 
@@ -28,12 +38,12 @@ def needles(options: Options) -> int:
     llm = options.load()
     [tokens], count = options.lengths, options.examples or EXAMPLES
     done, wanted = list[Needle](), count * len(tasks)
+    ranks = Ranks(options.voters, options.kernel, options.before)
     with Meter("searching", wanted * tokens) as meter, interruptible():
-        settings: dict[str, Any] = {"voters": options.voters, "kernel": options.kernel, "seed": options.seed}
-        for each in search_needles(llm, tasks, tokens, count, **settings, progress=meter.advance):
+        for each in search_needles(llm, tasks, tokens, count, ranks=ranks, seed=options.seed, progress=meter.advance):
             done.append(each)
             meter.note(f"{len(done)} of {wanted} prompts")
-    found = summarise_needles(done, options.voters, options.kernel) if done else None
+    found = summarise_needles(done, ranks) if done else None
     figures = found.to_dict() if found else {}
     title = f"{options.model_name}, {len(done)} prompts of {tokens:,} tokens"
     shown = _view(found, title) if found else "no prompt was finished"
@@ -47,12 +57,12 @@ CAPTION = (
     "% of the prompt's tokens that have to go on by the attention in this layer for all tokens of the answer to be "
     f"among them: the median, and in {100 * MOST:g} % of the prompts; last: of the last token; mean, max: of the last "
     "{voters}, per query head their mean or the most that any of them pays; all: the best max of all layers so far; "
-    "pooled over {kernel} tokens"
+    "pooled over {kernel} tokens, at most {before} before the one that is found"
 )
 
 
 def _view(found: Needles, title: str) -> RenderableType:
-    table = new_table(title, CAPTION.format(voters=found.voters, kernel=found.kernel))
+    table = new_table(title, CAPTION.format(**asdict(found.ranks)))
     for heading in ("layer", *(f"{vote}\n{name}" for vote in VOTES for name in ("median", f"{100 * MOST:g} %"))):
         table.add_column(heading, justify="right", no_wrap=True)
     for layer, shares in enumerate(found.layers):
@@ -66,14 +76,15 @@ def advice(found: Needles) -> str:
     if found.first is None:
         return f"In no layer are {100 * ENOUGH:g} % of the tokens enough: a prompt of this kind had better not stop."
     layer, vote = found.first
-    shares = found.layers[layer]
+    shares, voters = found.layers[layer], found.ranks.voters
     assert shares is not None
-    how = {"last": "voters=1", "mean": f"voters={found.voters}, votes='mean'"}.get(vote, f"voters={found.voters}")
+    how = {"last": "voters=1", "mean": f"voters={voters}, votes='mean'"}.get(vote, f"voters={voters}")
     alone = "" if vote == "all" else ", rank_layers='last'"
     return (
         f"Layer {layer} is the first to find it: {_percent(shares[vote].most)} % of the tokens are enough in "
         f"{100 * MOST:g} % of the prompts. Other text takes more; to try, with what costs allow to keep: fastkv(keep="
-        f"0.4, layer={layer + 1}, window={found.voters}, kernel={found.kernel}, {how}{alone}, sink={SINK})"
+        f"0.4, layer={layer + 1}, window={voters}, kernel={found.ranks.kernel}, before={found.ranks.before}, {how}"
+        f"{alone}, sink={SINK})"
     )
 
 

@@ -34,6 +34,7 @@ def check_plans(kind: Any, given: str | tuple[str, ...] | None) -> None:
 
 MODEL, TASK = Group("Model", sort_key=1), Group("Generated tasks", sort_key=2)
 OUTPUT = Group("Output", sort_key=3, validator=check_outputs)
+AtLeast0 = Annotated[int, Parameter(validator=Number(gte=0))]
 AtLeast1 = Annotated[int, Parameter(validator=Number(gte=1))]
 AtLeast2 = Annotated[int, Parameter(validator=Number(gte=2))]
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]

@@ -36,6 +36,19 @@ class Needle:
 
 
 @dataclass(frozen=True)
+class Ranks:
+    """How tokens are ranked: by the attention of the last `voters` prompt tokens, pooled over `kernel` tokens, an odd
+    count, of which `before` share what one gets that they stand before, as in `fastkv`."""
+
+    voters: int = 32
+    kernel: int = 47
+    before: int = 7
+
+
+DEFAULT = Ranks()
+
+
+@dataclass(frozen=True)
 class Share:
     """Over all prompts: the median, and what is enough in `MOST` of them."""
 
@@ -45,11 +58,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Needles:
-    """Of every layer, by vote, `all` being those so far; None where it has a window. voters, kernel: as in `fastkv`."""
+    """Of every layer, by vote, `all` being those so far; None where it has a window."""
 
     prompts: int
-    voters: int
-    kernel: int
+    ranks: Ranks
     layers: tuple[dict[str, Share] | None, ...]
 
     @property
@@ -74,23 +86,22 @@ def search_needles(
     length: int,
     examples: int,
     *,
-    voters: int = 32,
-    kernel: int = 31,
+    ranks: Ranks = DEFAULT,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Iterator[Needle]:
     """Read seeded examples under full attention, each prompt in one piece; nothing is answered.
 
-    voters: last prompt tokens whose attention counts; kernel: tokens that it is pooled over, an odd count, each getting
-    the best of its neighbours'. progress: called with the number of prompt tokens just processed. Raises InputError
-    before any work where a kernel is even, or an answer does not stand in its prompt.
+    progress: called with the number of prompt tokens just processed. Raises InputError before any work where a kernel
+    is even, or an answer does not stand in its prompt.
     """
+    kernel = ranks.kernel
     if kernel % 2 == 0:
-        raise InputError(f"kernel={kernel} must be odd, for as many neighbours on either side; use {kernel + 1}")
+        raise InputError(f"kernel={kernel} must be odd, for a token and neighbours on either side; use {kernel + 1}")
     made = [(case, answer_tokens(llm.tokenizer, case)) for case in cases(llm, tasks, [length], examples, seed=seed)]
     for case, _ in made:
         llm.check([case.ids], case.params, plan="full")
-    return (_searched(llm, case, places, voters, kernel, progress) for case, places in made)
+    return (_searched(llm, case, places, ranks, progress) for case, places in made)
 
 
 def answer_tokens(tokenizer: PreTrainedTokenizerBase | None, case: Case) -> list[int]:
@@ -116,13 +127,13 @@ def answer_tokens(tokenizer: PreTrainedTokenizerBase | None, case: Case) -> list
     return sorted(found)
 
 
-def summarise_needles(found: Sequence[Needle], voters: int, kernel: int) -> Needles:
+def summarise_needles(found: Sequence[Needle], ranks: Ranks) -> Needles:
     """The figures of all prompts together, of which there is at least one."""
     layers = []
     for of_layer in zip(*(each.shares for each in found), strict=True):
         told = [shares for shares in of_layer if shares is not None]
         layers.append({vote: _share([shares[vote] for shares in told]) for vote in VOTES} if told else None)
-    return Needles(len(found), voters, kernel, tuple(layers))
+    return Needles(len(found), ranks, tuple(layers))
 
 
 def _share(values: list[float]) -> Share:
@@ -130,14 +141,14 @@ def _share(values: list[float]) -> Share:
     return Share(float(every.median()), float(every.quantile(MOST, interpolation="higher")))
 
 
-def _searched(llm: LLM, case: Case, places: list[int], voters: int, kernel: int, progress: Progress) -> Needle:
+def _searched(llm: LLM, case: Case, places: list[int], ranks: Ranks, progress: Progress) -> Needle:
     shares: list[dict[str, float] | None] = [None] * llm.decoder.shape.layers
     best = torch.zeros(len(case.ids), device=llm.device)
 
     def look(piece: Piece) -> None:
-        votes = _votes(piece, voters)
+        votes = _votes(piece, ranks.voters)
         votes["all"] = torch.maximum(best, votes["max"], out=best)
-        shares[piece.layer] = {vote: needed(each, places, voters, kernel) for vote, each in votes.items()}
+        shares[piece.layer] = {vote: needed(each, places, ranks) for vote, each in votes.items()}
 
     look_at(llm, case.ids, look)
     progress(len(case.ids))
@@ -155,17 +166,17 @@ def _votes(piece: Piece, voters: int) -> dict[str, Tensor]:
     return {"last": weights[:, -1].mean(0), "mean": weights.mean((0, 1)), "max": weights.amax(1).mean(0)}
 
 
-def needed(votes: Tensor, places: Sequence[int], voters: int, kernel: int) -> float:
-    """The share of the tokens that goes on where those at `places` do, the best first, the last `voters` in any case.
+def needed(votes: Tensor, places: Sequence[int], ranks: Ranks) -> float:
+    """The share of the tokens that goes on where those at `places` do, the best first, the voters in any case.
 
     votes: [tokens].
     """
-    tokens = len(votes)
+    tokens, voters = len(votes), ranks.voters
     among = torch.arange(tokens, device=votes.device) < tokens - voters
     inside = [place for place in places if place < tokens - voters]
     if not inside:
         return min(voters, tokens) / tokens
-    best = best_nearby(votes, among, kernel)
+    best = best_nearby(votes, among, ranks.kernel, ranks.before)
     return (int((best[among] >= best[inside].min()).sum()) + voters) / tokens
 
 

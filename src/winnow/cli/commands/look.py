@@ -12,6 +12,7 @@ from winnow.cli.main import COMMANDS, new_app
 from winnow.cli.options import (
     OUTPUT,
     AdapterOptions,
+    AtLeast0,
     AtLeast1,
     AtLeast2,
     DocumentOptions,
@@ -77,8 +78,10 @@ class Needles(TaskOptions, AdapterOptions, PlotOptions, Command, runs="winnow.cl
 
     voters: AtLeast1 = 32
     """Last prompt tokens whose attention counts."""
-    kernel: AtLeast1 = 31
+    kernel: AtLeast1 = 47
     """Tokens that it is pooled over, an odd count: each gets the best of its neighbours'."""
+    before: AtLeast0 = 7
+    """How many of them share what one gets that they stand before, at most half; the others stand behind it."""
 
 
 app.default(Layers)

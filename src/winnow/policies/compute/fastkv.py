@@ -5,13 +5,13 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool1d, max_pool1d
+from torch.nn.functional import avg_pool1d, max_pool1d, pad
 
 from winnow.parameters import Count, Natural, Share, Where
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
-from winnow.policies.compute.nearby import check_kernel
+from winnow.policies.compute.nearby import POOLED, check_kernel, sides
 from winnow.policies.compute.schedule import RankLayers, pruning_layer, ranking, survivors
 
 
@@ -23,9 +23,10 @@ class FastKV(ComputePolicy):
     layer: the first layer that does not see them all, 1 to the model's last; None: half of the layers, or next to that
         one above a layer that sees the whole prompt.
     window: last prompt tokens, which always go on; at least one.
-    kernel: tokens that votes are pooled over, an odd count. 1: none. pooling: "avg": the mean of a token's vote and of
-        as many neighbours' on either side, 0 counting for those before the first and from the window on; "max": the
-        best of them, so that what stands beside a token that is found goes on with it.
+    kernel: tokens that votes are pooled over, an odd count. 1: none. before: how many of them share the vote of one
+        that they stand before, at most half; the others stand behind it, as what is asked for follows the words that a
+        question finds. pooling: "avg": the mean of their votes, 0 counting for those before the first and from the
+        window on; "max": the best of them, so that what stands beside a token that is found goes on with it.
     voters: last prompt tokens that vote. votes: "mean": each head's vote for a token is the attention that they pay it,
         as the mean; "max": the most that any of them pays it, as for what one word of a question asks for.
     rank_layers: "all": a token has its best vote of all layers below `layer`, so that it matters little which of them
@@ -50,7 +51,8 @@ class FastKV(ComputePolicy):
     keep: Share = 0.2
     layer: Count | None = None
     window: Count = 8
-    kernel: Count = 31
+    kernel: Count = 47
+    before: Natural = 7
     pooling: Literal["avg", "max"] = "max"
     voters: Count = 32
     votes: Literal["mean", "max"] = "max"
@@ -62,7 +64,8 @@ class FastKV(ComputePolicy):
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"keep": 0.4, "layer": 2, "window": 3, "kernel": 3, "voters": 5}
     matters: ClassVar = {
-        "pooling": Where("a kernel above 1", lambda policy: policy.kernel > 1),
+        "pooling": POOLED,
+        "before": POOLED,
         "votes": Where("voters above 1", lambda policy: policy.voters > 1),
         "rank_layers": Where("a layer above 1", lambda policy: policy.layer != 1),
     }
@@ -98,8 +101,9 @@ class FastKV(ComputePolicy):
         others = survivors(tokens, self.keep, self.window) - self.window
         if others >= tokens - self.window:
             return None
-        pool = avg_pool1d if self.pooling == "avg" else max_pool1d
-        pooled = pool(votes[None, : -self.window], self.kernel, stride=1, padding=self.kernel // 2)[0]
+        ahead, behind = sides(self.kernel, self.before)
+        pool, beyond = (avg_pool1d, 0.0) if self.pooling == "avg" else (max_pool1d, -torch.inf)
+        pooled = pool(pad(votes[: -self.window], (behind, ahead), value=beyond)[None], self.kernel, stride=1)[0]
         pooled[: self.sink] = torch.inf
         chosen = pooled.sort(descending=True, stable=True).indices[:others]
         return torch.cat((chosen.sort().values, torch.arange(tokens - self.window, tokens, device=votes.device)))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from winnow.errors import InputError
-from winnow.parameters import Count, Where
+from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import ModelShape, Services
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
@@ -48,9 +48,10 @@ class LazyLLM(ComputePolicy):
         paper. The others stay parked, are left out of the step, and may be chosen in the next. A pruning layer takes
         what is left of them, halved for each pruning layer above: with three layers 3 are 0, 1 and 2. What got far
         matters more when it stops, and is computed in fewer layers.
-    kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and as many
-        neighbours on either side among those that may stop, so that what stands beside a token that is found goes on
-        with it. 1: none.
+    kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and of its
+        neighbours among those that may stop, so that what stands beside a token that is found goes on with it. 1: none.
+        before: how many share the rank of one that they stand before, at most half; the others stand behind it, as what
+        is asked for follows the words that a question finds.
     voters: last prompt tokens whose attention ranks the others in prefill. votes: "mean": each head's vote is the mean
         of what they pay, those that have stopped below paying nothing; "max": the most that any of them pays, as for
         what one word of a question asks for. Decode steps have one voter, the current token.
@@ -87,7 +88,8 @@ class LazyLLM(ComputePolicy):
     prune_generated: bool = False
     always_keep: tuple[int, ...] = ()
     max_revive: int | None = 3
-    kernel: Count = 31
+    kernel: Count = 47
+    before: Natural = 7
     voters: Count = 32
     votes: Literal["mean", "max"] = "max"
     rank_layers: RankLayers = "all"
@@ -108,6 +110,7 @@ class LazyLLM(ComputePolicy):
             lambda policy: policy.revive != "never" and (policy.stops_in_prefill or not policy.prunes),
         ),
         "kernel": Where("a keep below 1", lambda policy: policy.prunes),
+        "before": Where("a kernel above 1 and a keep below 1", lambda policy: policy.prunes and policy.kernel > 1),
         "voters": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.prunes),
         "rank_layers": Where(
             "a keep below 1, and a layer above 1",
@@ -273,7 +276,7 @@ class LazyLLM(ComputePolicy):
         index = among.nonzero().flatten()
         if len(index) <= count:
             return among
-        score = best_nearby(entrance.strongest, candidates, self.kernel)[index]
+        score = best_nearby(entrance.strongest, candidates, self.kernel, self.before)[index]
         positions = entrance.visible[index]
         for position in self.always_keep:
             score = score.masked_fill(positions == position, math.inf)

@@ -1,16 +1,27 @@
-"""Ranks that tokens share with their neighbours: what stands beside a token that is found is part of what it says."""
+"""Ranks that tokens share with their neighbours: what stands beside a token that is found is part of what it says.
 
+A question finds the words that it has in common with a text, and what it asks for follows these words.
+"""
+
+import math
 from typing import Protocol
 
 from torch import Tensor
-from torch.nn.functional import max_pool1d
+from torch.nn.functional import max_pool1d, pad
+
+from winnow.parameters import Where
+
+POOLED = Where("a kernel above 1", lambda policy: policy.kernel > 1)
 
 
 class Pooling(Protocol):
-    """A policy with a `kernel`."""
+    """A policy whose tokens share votes."""
 
     @property
     def kernel(self) -> int: ...
+
+    @property
+    def before(self) -> int: ...
 
     def require(self, condition: bool, message: str) -> None: ...
 
@@ -19,15 +30,22 @@ def check_kernel(policy: Pooling) -> None:
     """Raise PlanError where the kernel has no middle."""
     policy.require(
         policy.kernel % 2 == 1,
-        f"kernel={policy.kernel} must be odd, for as many neighbours on either side; use {policy.kernel + 1}",
+        f"kernel={policy.kernel} must be odd, for a token and neighbours on either side; use {policy.kernel + 1}",
     )
 
 
-def best_nearby(votes: Tensor, among: Tensor, kernel: int) -> Tensor:
-    """[tokens] float32: for each token of those `among`, [tokens] bool, the best vote of itself and of kernel // 2
-    neighbours among them on either side; the others' are left as they are."""
+def sides(kernel: int, before: int) -> tuple[int, int]:
+    """How many tokens before a found one share its vote, `before` but no more than half of the kernel, and how many
+    after it: the rest of the kernel."""
+    ahead = min(before, kernel // 2)
+    return ahead, kernel - 1 - ahead
+
+
+def best_nearby(votes: Tensor, among: Tensor, kernel: int, before: int) -> Tensor:
+    """[tokens] float32: for each token of those `among`, [tokens] bool, the best vote of itself and of neighbours among
+    them: those that it stands before, and after, by no more than `sides` says; the others' are left as they are."""
     if kernel == 1 or not bool(among.any()):
         return votes
-    best = votes.clone()
-    best[among] = max_pool1d(votes[among][None], kernel, stride=1, padding=kernel // 2)[0]
+    best, (ahead, behind) = votes.clone(), sides(kernel, before)
+    best[among] = max_pool1d(pad(votes[among], (behind, ahead), value=-math.inf)[None], kernel, stride=1)[0]
     return best

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from winnow.parameters import Count, Share, Where
+from winnow.parameters import Count, Natural, Share, Where
 from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
-from winnow.policies.compute.nearby import best_nearby, check_kernel
+from winnow.policies.compute.nearby import POOLED, best_nearby, check_kernel
 from winnow.policies.compute.schedule import pruning_layer, rows_per_layer, survivors
 
 
@@ -22,8 +22,9 @@ class StaticPrune(ComputePolicy):
     keep: share of the prompt tokens before the last that go on, (0, 1]; rounded up, at least one.
     layers: how many of the first layers compute the whole prompt and rank it, 1 to one less than the model has. None: a
         quarter of them, the last of which sees the whole prompt where any does.
-    kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and as many
-        neighbours on either side before the last token. 1: none.
+    kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and of its
+        neighbours before the last token. 1: none. before: how many share the rank of one that they stand before, at
+        most half; the others stand behind it, as what is asked for follows the words that a question finds.
     voters: last prompt tokens whose attention ranks the others. votes: "mean": a token's rank is the attention that
         they pay it, as the mean, over these layers too; "max": the most that any of them pays it in any of these
         layers, of each query head, as the mean over heads.
@@ -43,7 +44,8 @@ class StaticPrune(ComputePolicy):
 
     keep: Share = 0.5
     layers: Count | None = None
-    kernel: Count = 31
+    kernel: Count = 47
+    before: Natural = 7
     voters: Count = 32
     votes: Literal["mean", "max"] = "max"
 
@@ -52,7 +54,8 @@ class StaticPrune(ComputePolicy):
     off: ClassVar = {"keep": 1.0}
     trial: ClassVar = {"keep": 0.4, "layers": 2, "kernel": 3, "voters": 5}
     matters: ClassVar = {
-        "votes": Where("voters or layers above 1", lambda policy: policy.voters > 1 or policy.layers != 1)
+        "before": POOLED,
+        "votes": Where("voters or layers above 1", lambda policy: policy.voters > 1 or policy.layers != 1),
     }
 
     def check(self) -> None:
@@ -91,7 +94,7 @@ class StaticPrune(ComputePolicy):
     def choose(self, gate: Gate, entrance: Entrance) -> Tensor:
         candidates = entrance.visible < entrance.prompt - 1
         told = entrance.strongest if self.votes == "max" else torch.stack(list(entrance.signals)).mean(0)
-        votes = best_nearby(told, candidates, self.kernel)
+        votes = best_nearby(told, candidates, self.kernel, self.before)
         ranked = votes.masked_fill(~candidates, -math.inf).sort(descending=True, stable=True).indices
         going = ~candidates
         going[ranked[: survivors(int(candidates.sum()), self.keep)]] = True
