@@ -129,6 +129,7 @@ RESULTS_IN_ORDER = (
     Result("quality-defaults-others", 22, _quality("defaults-others", "-n 6 -w 1")),
     Result("quality-defaults-needle", 6, _quality("defaults", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-defaults-others-needle", 6, _quality("defaults-others", "-n 20 -w 0", ON_NEEDLE, "-needle")),
+    Result("quality-nearby", 75, _quality("nearby", "-n 12 -w 1")),
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),

@@ -28,12 +28,13 @@ class LazyReference:
     """
 
     def __init__(self, model, layers, keep, revive="relaxed", keep_decode=None, prune_generated=False, max_revive=None,
-                 kernel=47, before=7, voters=32, votes="max", rank_layers="all"):  # fmt: skip
+                 kernel=47, before=7, voters=32, votes="max", rank_layers="all",
+                 sink=4):  # fmt: skip
         self.ahead = min(before, kernel // 2)
         self.behind, self.voters, self.votes, self.all = kernel - 1 - self.ahead, voters, votes, rank_layers == "all"
         self.model, self.at = model, dict(zip(layers, keep, strict=True))
         self.at_decode = dict(zip(layers, keep_decode or keep, strict=True))
-        self.revive, self.prune_generated, self.max_revive = revive, prune_generated, max_revive
+        self.sink, self.revive, self.prune_generated, self.max_revive = sink, revive, prune_generated, max_revive
         self.depth = model.config.num_hidden_layers
         self.kv = [{} for _ in range(self.depth)]
         self.aux = [{} for _ in range(self.depth)]
@@ -83,7 +84,8 @@ class LazyReference:
 
     def _pooled(self, prunable, scores):
         near = {p: prunable[max(0, i - self.behind) : i + self.ahead + 1] for i, p in enumerate(prunable)}
-        return {**scores, **{p: max(scores[q] for q in among) for p, among in near.items()}}
+        shared = {p: max(scores[q] for q in among) for p, among in near.items()}
+        return {**scores, **shared, **{p: math.inf for p in prunable if p < self.sink}}
 
     def _keep(self, seen, prunable, scores, share):
         count = max(min(1, len(prunable)), math.ceil(share * len(prunable) - 1e-9))

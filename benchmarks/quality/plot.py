@@ -118,6 +118,7 @@ def _panel(axis: "Axes", points: Sequence[Point], *, higher: bool) -> None:
     else:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
     plain(axis)
 
 
@@ -127,7 +128,7 @@ def _name(axis: "Axes", points: Sequence[Point]) -> None:
     places = [to_panel.transform((each.cost, each.lost.mean)) for each in points]
     for index, height in spread([float(place[1]) for place in places], APART).items():
         point, left = points[index], float(places[index][0]) < 0.5
-        name = point.arm if len(point.arm) <= NAMED else f"{point.arm[: NAMED - 2]} …"
+        name = _short(point.arm)
         written = axis.annotate(
             name, (point.cost, height), (7 if left else -7, 6), xycoords=("data", "axes fraction"),
             textcoords="offset points", color=COLOURS[point.verb], fontsize=7, va="center",
@@ -135,6 +136,14 @@ def _name(axis: "Axes", points: Sequence[Point]) -> None:
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.7},
         )  # fmt: skip
         written.set_in_layout(False)  # a long name may reach into the next panel, which keeps its place
+
+
+def _short(arm: str) -> str:
+    """A plan of several policies by their names, where all of it is too long."""
+    if len(arm) <= NAMED:
+        return arm
+    names = [policy.split("(")[0] for policy in arm.split(" + ")]
+    return " + ".join(names) if len(names) > 1 else f"{arm[: NAMED - 2]} …"
 
 
 def _legend(figure: "Figure", verbs: set[str]) -> None:

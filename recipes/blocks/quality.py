@@ -100,7 +100,7 @@ def chosen(told: Record) -> str:
 
 SHOWN = {
     arms: ("keep", "compute", "defaults-needle", "defaults-others-needle", "ranking-needle"),
-    measured: ("votes", "reads", "defaults", "defaults-others", "ranking"),
+    measured: ("votes", "reads", "defaults", "defaults-others", "ranking", "nearby"),
     chosen: ("chosen",),
 }
 BLOCKS = {

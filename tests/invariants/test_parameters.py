@@ -23,7 +23,7 @@ from tokenizers_for_tests import byte_tokenizer
 from trials import small_convolutions, small_indexers
 from winnow import LLM, Plan
 from winnow.engine.services import admit
-from winnow.errors import InputError, PlanError, WinnowError
+from winnow.errors import PlanError, WinnowError
 from winnow.parameters import Where, idle
 from winnow.policies.registry import POLICIES
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
@@ -66,7 +66,6 @@ VALUES = {
     "trained": ["nowhere"],
     "path": ["nowhere"],
     "scorer": ["needle"],
-    "always_keep": [(0,), (3, 4, 5, 6), (1, 2, 7, 8, 9), (10_000,)],
     "keep_decode": [0.2, 0.9, 1.0],
     "max_revive": [0, 1],
     "cumulative": [(0.5, 0.3)],
@@ -243,31 +242,6 @@ def test_the_parameters_that_are_declared_exist_and_the_trial_keeps_to_them(name
 def test_what_would_be_ignored_is_refused_with_what_it_needs(text, message):
     with pytest.raises(PlanError, match=f"{message}.*leave it out|{message}"):
         Plan.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("plan", "prompt", "message"),
-    [
-        (
-            "lazyllm(always_keep=[100000])",
-            20,
-            "changes nothing at 100000: of a prompt of 20 tokens, positions below 20",
-        ),
-        ("lazyllm(always_keep=[0, 20])", 20, "at 20"),
-        ("lazyllm(always_keep=[19], revive='never')", 20, "below 19"),
-        ("lazyllm(always_keep=[0, 19])", 20, None),
-        ("lazyllm(always_keep=[25], prune_generated=True, keep_decode=None)", 20, None),
-    ],
-)
-def test_positions_beyond_the_prompt_are_refused_when_it_is_known(plan, prompt, message, llm, monkeypatch):
-    ids = list(range(5, 5 + prompt))
-    if message is None:
-        llm.check([ids], plan=plan)
-        return
-    monkeypatch.setattr("winnow.runtime.decoder.Decoder.embed", lambda *_: pytest.fail("the model was run"))
-    for call in (lambda: llm.generate([ids], plan=plan), lambda: llm.logits([*ids, 7], decode_from=prompt, plan=plan)):
-        with pytest.raises(InputError, match=message):
-            call()
 
 
 def test_a_default_counts_as_not_given():

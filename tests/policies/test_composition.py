@@ -25,7 +25,7 @@ LATE = "speed(cutoff=1, anchors='none', decode_from='last:14')"
 SEVERAL = "speed(cutoff=3, anchors='first:4+last:5', decode_from='last:2')"
 SCATTERED = "speed(cutoff=2, anchors='random:6', decode_from='last:5')"
 ALONE = "speed(cutoff=2, decode_from='last:3', self_only=True)"
-PAPER = "kernel=1, voters=1, rank_layers='last'"  # how lazyllm ranks
+PAPER = "kernel=1, voters=1, rank_layers='last', sink=0"  # how lazyllm ranks
 RELAXED = f"lazyllm(layers=(1, 2), keep=(0.5, 0.4), keep_decode=None, max_revive=None, {PAPER})"
 CAUSAL = f"lazyllm(layers=(1, 3), keep=(0.6, 0.5), revive='causal', keep_decode=(0.4, 0.7), max_revive=None, {PAPER})"
 NEVER = f"lazyllm(layers=(2,), keep=(0.5,), revive='never', {PAPER})"

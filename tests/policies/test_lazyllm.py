@@ -68,10 +68,13 @@ def held(state):
     near=[(1, 7), (5, 7), (5, 0), (9, 2)],
     voting=[(1, "max"), (6, "mean"), (9, "max"), (40, "max")],
     rank_layers=["last", "all"],
+    sink=[0, 4],
 )
-def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive, near, voting, rank_layers):
+def test_equals_the_pseudocode(revive, seed, chunk, prune_generated, max_revive, near, voting, rank_layers, sink):
     """Chunks also cut revived rows apart, and those that vote."""
-    chosen = schedule(seed) | {"max_revive": max_revive} | dict(zip(("kernel", "before"), near, strict=True))
+    chosen = (
+        schedule(seed) | {"max_revive": max_revive, "sink": sink} | dict(zip(("kernel", "before"), near, strict=True))
+    )
     chosen |= dict(zip(("voters", "votes"), voting, strict=True))
     if rank_layers == "last" and chosen["layers"] != (1,):
         chosen["rank_layers"] = "last"
@@ -253,10 +256,10 @@ def test_the_control_keeps_the_choice_of_prefill(llm):
     assert (state.stats.revived_rows, sum(a.count for a in state.aside.values())) == (0, 0)
 
 
-def test_always_keep_counts_in_the_share(llm):
-    state, _ = start(llm, LazyLLM(layers=(1,), keep=0.1, always_keep=(0, 5)), tokens(7))
+def test_the_sink_counts_in_the_share(llm):
+    state, _ = start(llm, LazyLLM(layers=(1,), keep=0.1, sink=2), tokens(7))
     units = state.caches[1].live_positions().tolist()
-    assert {0, 5, PROMPT - 1} <= set(units)
+    assert {0, 1, PROMPT - 1} <= set(units)
     assert len(units) == math.ceil(0.1 * (PROMPT - 1)) + 1
 
 
@@ -335,7 +338,7 @@ def test_windowed_layers_read_no_more_than_their_window():
         ("lazyllm(keep=0.5, cumulative=[0.5, 0.4, 0.3])", "give one"),
         ("lazyllm(max_revive=-1)", "at least 0"),
         ("lazyllm(kernel=2)", "kernel=2 must be odd.*use 3"),
-        ("lazyllm(always_keep=[-1])", "positions"),
+        ("lazyllm(sink=-1)", "sink=-1 must be at least 0"),
         ("lazyllm(revive='never', keep_decode=0.5)", "keep_decode=0.5 changes nothing here: it needs revive"),
         ("lazyllm + streaming", "ranks the tokens of a prompt at its end"),
     ],

@@ -28,7 +28,7 @@ def start(llm, policy, ids):
 
 
 @torch.inference_mode()
-def chosen(model, prompt, keep, layers, near, voters, votes):
+def chosen(model, prompt, keep, layers, near, voters, votes, sink):
     """The positions that go on, from the stock model's own attention maps."""
     maps = model(torch.tensor([prompt]), output_attentions=True, use_cache=False).attentions[:layers]
     voting = torch.stack(maps)[:, 0, :, -voters:]  # [layers, heads, voters, units]
@@ -37,14 +37,15 @@ def chosen(model, prompt, keep, layers, near, voters, votes):
     ahead = min(near[1], near[0] // 2)
     behind = near[0] - 1 - ahead
     score = [max(votes[max(0, i - behind) : i + ahead + 1]) for i in range(len(votes))]
+    score[:sink] = [math.inf] * len(score[:sink])
     order = sorted(range(len(prompt) - 1), key=lambda i: (-float(score[i]), i))
     return sorted([*order[: max(1, math.ceil(keep * len(order) - 1e-9))], len(prompt) - 1])
 
 
 @torch.inference_mode()
-def reference(model, ids, prompt, keep, layers, near, voters, votes):
+def reference(model, ids, prompt, keep, layers, near, voters, votes, sink):
     """Stock layers over the whole text: rows of the prompt see all below `layers`, others what was kept."""
-    body, going = model.model, chosen(model, ids[:prompt], keep, layers, near, voters, votes)
+    body, going = model.model, chosen(model, ids[:prompt], keep, layers, near, voters, votes, sink)
     stays = torch.tensor([i >= prompt or i in going for i in range(len(ids))])
     hidden, positions = body.embed_tokens(torch.tensor([ids])), torch.arange(len(ids))
     for index, block in enumerate(body.layers):
@@ -58,15 +59,15 @@ def reference(model, ids, prompt, keep, layers, near, voters, votes):
 
 
 @covered(
-    layers=[1, 2, 3], keep=[0.05, 0.4, 0.9], chunk=[1, 7, 64], near=[(1, 7), (5, 7), (5, 0), (9, 1)],
+    layers=[1, 2, 3], keep=[0.05, 0.4, 0.9], chunk=[1, 7, 64], near=[(1, 7), (5, 7), (5, 0), (9, 1)], sink=[0, 4, 40],
     voting=[(1, "mean"), (1, "max"), (4, "mean"), (9, "max"), (31, "max"), (64, "mean")],
 )  # fmt: skip
-def test_equals_the_stock_layers_on_the_kept_tokens(llm, text, layers, keep, chunk, near, voting):
+def test_equals_the_stock_layers_on_the_kept_tokens(llm, text, layers, keep, chunk, near, voting, sink):
     """The choice, the logits of every step, and what every layer holds after it."""
     llm.prefill_chunk = chunk
     voters, votes = voting if voting[0] > 1 or layers > 1 else (1, "max")
-    expected, going = reference(llm.model, text, PROMPT, keep, layers, near, voters, votes)
-    policy = StaticPrune(keep, layers, *near, voters, votes)
+    expected, going = reference(llm.model, text, PROMPT, keep, layers, near, voters, votes, sink)
+    policy = StaticPrune(keep, layers, *near, voters, votes, sink)
     state, logits = start(llm, policy, text)
     assert [cache.live_positions().tolist() for cache in state.caches] == [going] * LAYERS
     rows = [logits] + [decode(llm.decoder, [(state, token)])[0] for token in text[PROMPT:]]

@@ -40,9 +40,9 @@ class FastKV(ComputePolicy):
     window holds and nothing else.
 
     The authors add up the votes of one layer for the 8 rows of the window, over 7 tokens: kernel=7, pooling='avg',
-    voters=8, votes='mean', rank_layers='last'. They compress the units of every layer, too, by the votes of the same
-    window: join `snapkv(budget=512, window=8, kernel=7, pooling='avg')` for that, whose window must not be larger than
-    this one, or any policy that scores units by projections, keys or values.
+    voters=8, votes='mean', rank_layers='last', sink=0. They compress the units of every layer, too, by the votes of the
+    same window: join `snapkv(budget=512, window=8, kernel=7, pooling='avg')` for that, whose window must not be larger
+    than this one, or any policy that scores units by projections, keys or values.
 
     Source: Jo et al., FastKV, arXiv:2502.01068; the authors' code, whose layer (15 of 32 is the last with all tokens),
     share and window are the defaults.
@@ -56,7 +56,7 @@ class FastKV(ComputePolicy):
     pooling: Literal["avg", "max"] = "max"
     voters: Count = 32
     votes: Literal["mean", "max"] = "max"
-    sink: Natural = 0
+    sink: Natural = 4
     rank_layers: RankLayers = "all"
 
     name = "fastkv"

@@ -10,9 +10,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from winnow.errors import InputError
 from winnow.parameters import Count, Natural, Where
-from winnow.policies.base import ModelShape, Services
+from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.nearby import best_nearby, check_kernel
@@ -43,7 +42,7 @@ class LazyLLM(ComputePolicy):
     keep_decode: keep in decode steps, of what the step sees; None: as in prefill, as in the paper. At 1.0 a step reads
         all that has been computed, and nothing has to be gathered.
     prune_generated: rank generated tokens too; otherwise they always go on.
-    always_keep: positions that go on before any other, such as [0]; they count in keep.
+    sink: first prompt tokens, which go on before any other and count in keep: models may look there for nothing.
     max_revive: at most so many tokens revived per decode step, the most attended; None: all that are chosen, as in the
         paper. The others stay parked, are left out of the step, and may be chosen in the next. A pruning layer takes
         what is left of them, halved for each pruning layer above: with three layers 3 are 0, 1 and 2. What got far
@@ -58,7 +57,8 @@ class LazyLLM(ComputePolicy):
     rank_layers: "all": in prefill a token has its best rank of all layers below, so that it matters little which of
         them finds; "last": that of the layer right below, as decode steps have.
 
-    The paper ranks by the last token's attention in the layer below alone: kernel=1, voters=1, rank_layers='last'.
+    The paper ranks by the last token's attention in the layer below alone: kernel=1, voters=1, rank_layers='last',
+    sink=0.
 
     A step starts from all tokens again: every decode step makes a choice of its own, and computes only what it chose
     and no earlier step has. Tokens that stop leave the input of the layer (its hidden state) behind, so a token is
@@ -86,7 +86,7 @@ class LazyLLM(ComputePolicy):
     revive: Literal["relaxed", "causal", "never"] = "relaxed"
     keep_decode: float | tuple[float, ...] | None = 1.0
     prune_generated: bool = False
-    always_keep: tuple[int, ...] = ()
+    sink: Natural = 4
     max_revive: int | None = 3
     kernel: Count = 47
     before: Natural = 7
@@ -116,6 +116,7 @@ class LazyLLM(ComputePolicy):
             "a keep below 1, and a layer above 1",
             lambda policy: (policy.stops_in_prefill or not policy.prunes) and policy.layers != (1,),
         ),
+        "sink": Where("a keep below 1", lambda policy: policy.prunes),
         "votes": Where("voters above 1", lambda policy: policy.voters > 1),
     }
 
@@ -144,23 +145,10 @@ class LazyLLM(ComputePolicy):
             )
         if self.layers is not None and self.keep is None and self.cumulative is None:
             self.require(len(self.layers) == len(CUMULATIVE), "give keep with layers, for example keep=0.5")
-        self.require(all(p >= 0 for p in self.always_keep), f"always_keep={list(self.always_keep)}: positions are >= 0")
         self.require(
             self.max_revive is None or self.max_revive >= 0, f"max_revive={self.max_revive} must be at least 0"
         )
         check_kernel(self)
-
-    def prepare(self, services: Services, ids: list[int] | None) -> None:
-        # Positions of new tokens are chosen among, too, or nothing is.
-        if ids is None or self.prune_generated or not self.prunes:
-            return
-        prompt = len(ids)
-        candidates = prompt if self.revives else prompt - 1  # the last one goes on with the prompt in any case
-        if beyond := [position for position in self.always_keep if position >= candidates]:
-            raise InputError(
-                f"{self.name}: always_keep={list(self.always_keep)} changes nothing at {beyond[0]}: of a prompt of "
-                f"{prompt} tokens, positions below {candidates} are chosen among"
-            )
 
     def validate(self, shape: ModelShape) -> None:
         last = last_layer(shape) if self.revives else shape.layers - 1
@@ -277,9 +265,7 @@ class LazyLLM(ComputePolicy):
         if len(index) <= count:
             return among
         score = best_nearby(entrance.strongest, candidates, self.kernel, self.before)[index]
-        positions = entrance.visible[index]
-        for position in self.always_keep:
-            score = score.masked_fill(positions == position, math.inf)
+        score = score.masked_fill(entrance.visible[index] < self.sink, math.inf)
         best = torch.zeros_like(among)
         best[index[score.sort(descending=True, stable=True).indices[:count]]] = True
         return best

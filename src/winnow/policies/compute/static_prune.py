@@ -28,6 +28,7 @@ class StaticPrune(ComputePolicy):
     voters: last prompt tokens whose attention ranks the others. votes: "mean": a token's rank is the attention that
         they pay it, as the mean, over these layers too; "max": the most that any of them pays it in any of these
         layers, of each query head, as the mean over heads.
+    sink: first tokens, which go on before any other and count in keep: models may look there for nothing.
 
     On entering layer `layers` the highest ranks and the last token go on; ties go to the earlier position. The others
     are computed no further, and their units in the layers below are evicted too, so all layers hold the same tokens, at
@@ -38,8 +39,8 @@ class StaticPrune(ComputePolicy):
     does not depend on the chunk size. Sliding-window layers rank what their window holds and nothing else.
 
     Source: a baseline of Fu et al., LazyLLM, arXiv:2407.14057, section 5. It ranks by the last prompt token alone,
-    unpooled (kernel=1, voters=1, votes='mean'), and gives neither the number of layers nor the share; the mean over
-    layers and the counted share are our reading.
+    unpooled (kernel=1, voters=1, votes='mean', sink=0), and gives neither the number of layers nor the share; the mean
+    over layers and the counted share are our reading.
     """
 
     keep: Share = 0.5
@@ -48,6 +49,7 @@ class StaticPrune(ComputePolicy):
     before: Natural = 7
     voters: Count = 32
     votes: Literal["mean", "max"] = "max"
+    sink: Natural = 4
 
     name = "static_prune"
     source = "arXiv:2407.14057, section 5"
@@ -95,6 +97,7 @@ class StaticPrune(ComputePolicy):
         candidates = entrance.visible < entrance.prompt - 1
         told = entrance.strongest if self.votes == "max" else torch.stack(list(entrance.signals)).mean(0)
         votes = best_nearby(told, candidates, self.kernel, self.before)
+        votes = votes.masked_fill(entrance.visible < self.sink, math.inf)
         ranked = votes.masked_fill(~candidates, -math.inf).sort(descending=True, stable=True).indices
         going = ~candidates
         going[ranked[: survivors(int(candidates.sum()), self.keep)]] = True
