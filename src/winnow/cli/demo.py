@@ -19,11 +19,11 @@ from winnow.evaluation.demo import demo_cases, document, questions, standings
 from winnow.evaluation.evaluate import environment
 
 TITLE = "the preface of Shackleton's South"
-PLANS = (  # one that computes less, one that keeps less, one that reads less, and two at once; chosen on other texts
-    "lazyllm(cumulative=[0.8, 0.6, 0.4], kernel=31)",
-    "snapkv(budget=512)",
-    "slowfast(budget=512, recent=64, bootstrap=16)",
-    "lazyllm(cumulative=[0.8, 0.6, 0.4], kernel=31) + slowfast(budget=512, recent=64, bootstrap=16)",
+PLANS = (  # one that computes less, one that holds less, one that reads less, and all at once; chosen on other texts
+    "lazyllm",
+    "quantized(bits=4)",
+    "sketch(budget=352)",
+    "fastkv(keep=0.44, layer=8, window=1024) + sketch(budget=384) + quantized(bits=4, group=32, residual=64, chunk=256)",
 )
 TOY_PLANS, TOY_LENGTH, TOY_EXAMPLES = ("streaming(sink=4, recent=1024)",), 4096, 5
 MISSING = (

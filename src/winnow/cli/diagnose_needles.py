@@ -27,7 +27,6 @@ from winnow.errors import InputError
 from winnow.evaluation.evaluate import environment
 
 COLORS = {"last": "0.6", "mean": "#7fb2e5", "max": "#1f5fa8", "all": "#d9822b"}
-SINK = 4  # first tokens that the plan keeps
 
 
 def needles(options: Options) -> int:
@@ -84,7 +83,7 @@ def advice(found: Needles) -> str:
         f"Layer {layer} is the first to find it: {_percent(shares[vote].most)} % of the tokens are enough in "
         f"{100 * MOST:g} % of the prompts. Other text takes more; to try, with what costs allow to keep: fastkv(keep="
         f"0.4, layer={layer + 1}, window={voters}, kernel={found.ranks.kernel}, before={found.ranks.before}, {how}"
-        f"{alone}, sink={SINK})"
+        f"{alone})"
     )
 
 

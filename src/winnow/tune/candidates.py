@@ -42,19 +42,16 @@ def _budgets(*shares: float, **others: Any) -> list[dict[str, Any]]:
 # Of snapkv for prompts that do not end with what is asked.
 UNASKED = {"chunk": 512, "local": None, "window": 32, "kernel": 5, "pooling": "avg"}
 
-# So many of the last tokens, and the first, go on for text that asks for nothing.
-AROUND = {"window": Share(1 / 8), "sink": 4}
-
 # What is tried of a policy: each stands here, or in LEFT_OUT with the reason.
 GRID: dict[str, list[dict[str, Any]]] = {
     "prompt_compression": [{}],
     "lazyllm": [{}, {"cumulative": [0.8, 0.6, 0.4]}, {"cumulative": [0.4, 0.2, 0.1]}, {"keep": 0.8}],
     "static_prune": [{}, {"keep": 0.7}],
     "fastkv": [
-        {"keep": 0.6, "layer": Depth(1 / 4), **AROUND},
+        {"keep": 0.6, "layer": Depth(1 / 4), "window": Share(1 / 8)},
         {"keep": 0.5},
         {},
-        {"keep": 0.4, "layer": Depth(1 / 4), **AROUND},
+        {"keep": 0.4, "layer": Depth(1 / 4), "window": Share(1 / 8)},
     ],
     "speed": [{"cutoff": 0.5}, {"cutoff": 0.625}, {"cutoff": 0.75}, {"cutoff": 0.875}],
     "pop": [{"cutoff": 0.75}, {"cutoff": 0.875}],
