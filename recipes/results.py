@@ -56,6 +56,7 @@ def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
     return (measure, f"{report} --plot docs/results/{output}.png")
 
 
+ON_FOUR = "-m smollm2 -t niah_single -t niah_multikey -t niah_uuids -t banking77_options"
 ON_NEEDLE = "-m needle -t passkey -t number -t kv -t multi_needle"
 
 
@@ -129,7 +130,7 @@ RESULTS_IN_ORDER = (
     Result("quality-defaults-others", 22, _quality("defaults-others", "-n 6 -w 1")),
     Result("quality-defaults-needle", 6, _quality("defaults", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-defaults-others-needle", 6, _quality("defaults-others", "-n 20 -w 0", ON_NEEDLE, "-needle")),
-    Result("quality-nearby", 75, _quality("nearby", "-n 12 -w 1")),
+    Result("quality-nearby", 45, _quality("nearby", "-n 6 -w 1", ON_FOUR)),
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),

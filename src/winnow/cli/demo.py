@@ -21,9 +21,9 @@ from winnow.evaluation.evaluate import environment
 TITLE = "the preface of Shackleton's South"
 PLANS = (  # one that computes less, one that holds less, one that reads less, and all at once; chosen on other texts
     "lazyllm",
-    "quantized(bits=4)",
+    "quantized",
     "sketch(budget=352)",
-    "fastkv(keep=0.44, layer=8, window=1024) + sketch(budget=384) + quantized(bits=4, group=32, residual=64, chunk=256)",
+    "fastkv(keep=0.44, layer=8, window=1024) + sketch(budget=384) + quantized(group=32, residual=64, chunk=256)",
 )
 TOY_PLANS, TOY_LENGTH, TOY_EXAMPLES = ("streaming(sink=4, recent=1024)",), 4096, 5
 MISSING = (
