@@ -45,15 +45,18 @@ def about(document: Record) -> str:
 def told(document: Record) -> str:
     """What the table says."""
     hf, llama, full, fastest = (_mean(document, arm) for arm in ("hf", "llama.cpp", "full", SPEED))
+    quickest, whole = one(document["records"], arm=SPEED), one(document["records"], arm="full")
     ours, theirs = one(document["records"], arm=SNAPKV), one(document["records"], arm=KVPRESS)
     return (
-        "Ratios are of means, so that the slow steps of `slowfast`, every twelfth here, count. "
-        f"`{SPEED}` is {hf / fastest:.1f} times as fast as stock transformers and {llama / fastest:.2f} times as fast "
-        f"as llama.cpp; full attention under Winnow {hf / full:.1f} and {llama / full:.2f} times. At equal units "
+        "Ratios are of means, so that the slow steps of `slowfast`, every twelfth here, count. Full attention under "
+        f"Winnow is {hf / full:.1f} times as fast as stock transformers and {llama / full:.2f} times as fast as "
+        f"llama.cpp. `{SPEED}` is {hf / fastest:.1f} and {llama / fastest:.2f} times as fast, and holds "
+        f"{100 * quickest['kept_units'] / whole['kept_units']:.1f} % of the units that they do. At equal units "
         f"({ours['kept_units']:,}), Winnow's `snapkv` takes {mean(ours['seconds']) / mean(theirs['seconds']):.2f} of "
         f"kvpress's time per token and holds {ours['cache_bytes'] / MIB:.1f} MiB against "
         f"{theirs['cache_bytes'] / MIB:.1f}: the votes of the units, in float32, are counted, and of no use any more "
-        "after the prompt. Random weights say nothing of quality. That of these policies is in [frontier](frontier.md)."
+        "after the prompt. Random weights say nothing of quality, and this plan's is not measured: arms of "
+        "[frontier](frontier.md) that evict with `snapkv` lose most of what is asked."
     )
 
 

@@ -53,10 +53,16 @@ PEERS: Columns = {
     **{f"{kind}: {name}": of_kind(kind, column) for kind in ("short", "long") for name, column in WAITED.items()},
     "all, s": lambda row: f"{row['together']['seconds']:,.0f}",
     "tokens/s": lambda row: f"{row['together']['tokens_per_s']:.1f}",
-    # What has been lost may still be computed while others are asked alone.
-    "alone, tokens/s": lambda row: "" if row["problems"] else f"{row['one_at_a_time']['tokens_per_s']:.1f}",
+    "alone, tokens/s": lambda row: _alone(row),
     "resident, MiB": lambda row: f"{row['resident'][1] / MIB:,.0f}",
 }
+
+
+def _alone(told: Record) -> str:
+    """Nothing where answers were lost: of those before, which may still be computed, or of those asked alone."""
+    alone = told["one_at_a_time"]
+    whole = not told["problems"] and alone["tokens"] == alone["requests"] * told["new"]
+    return f"{alone['tokens_per_s']:.1f}" if whole else ""
 
 
 def peers(*told: Record) -> str:
@@ -67,7 +73,7 @@ def peers(*told: Record) -> str:
         f"The same {sum(row['requests'] for row in told[0]['summary'])} requests of each, {told[0]['new']} new tokens "
         "each, at most, of short and of long prompts; lost: not whole in time; TTFT and ITL: p50, p90 and p99, of what "
         "came; all: from the first question to the last answer; alone: some of the requests, one at a time, not shown "
-        "where some were lost, which the server may still compute then; resident: after the load."
+        "where some of them were lost, or of those before, which may still be computed; resident: after the load."
     )
     return f"{table(PEERS, rows)}\n\n{about} {machine(told[0])}."
 

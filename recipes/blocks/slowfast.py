@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recipes.slowfast.figures import difference, score, share
 
-from .tables import Block, Column, Columns, Record, one, table
+from .tables import Block, Column, Columns, Record, one, span, table
 
 TITLES = {
     "selectors, often": "Selectors, slow steps often",
@@ -134,7 +134,10 @@ def caption(records: list[Record], runs: dict[str, Record]) -> str:
         [compared(*listing(records, arm, task, 4096)) for task in (CODES, PAIRS)] for arm in (OFTEN, RARELY)
     )
     read = [
-        share([one(records, arm=arm, task=PAIRS, length=4096)], "units_read", ("units_full",))
+        [
+            share([one(records, arm=arm, task=task, length=4096)], "units_read", ("units_full",))
+            for task in (CODES, PAIRS)
+        ]
         for arm in (OFTEN, RARELY)
     ]
     timed, again = (
@@ -150,8 +153,8 @@ def caption(records: list[Record], runs: dict[str, Record]) -> str:
         f"*`slowfast` on `needle`: listings of sixteen codes and of sixteen pairs, {fewest} prompts each ({first} for "
         "the first score), in brackets the difference to full attention on the same prompts with its 95 % interval. "
         "With slow steps every four tokens and the selector `peaks` it scores "
-        f"{often[0]} and {often[1]}, and reads {read[0]:.0f} % of the cache; in the paper's rhythm, with `peaks` "
-        f"too, {read[1]:.0f} % of it, {rarely[0]} and {rarely[1]}. On Qwen3-0.6B's shape after "
+        f"{often[0]} and {often[1]}, and reads {span(read[0], '.0f')} % of the cache; in the paper's rhythm, with "
+        f"`peaks` too, {span(read[1], '.0f')} % of it, {rarely[0]} and {rarely[1]}. On Qwen3-0.6B's shape after "
         f"{timed['length']:,} tokens a token takes {timed['ratio_to_full']:.2f} and {again['ratio_to_full']:.2f} of "
         f"full attention's time in two runs, and {timed['ratio_to_stock']:.3f} of stock "
         "transformers' ([tables](docs/results/slowfast.md), [how to use it](docs/slowfast.md)).*"

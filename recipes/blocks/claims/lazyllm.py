@@ -39,7 +39,9 @@ def table(table1: Record, scores: Record, depth: Record, sparsity: Record, gener
             f"key-value, {share['multi_needle']:.1f} % on several needles ({scores['accuracy'][0]['examples']} "
             f"examples each), {100 * chains['relative_score']:.1f} % on chains of variables ({chains['examples']}). On "
             f"Qwen3-0.6B's shape with two threads: {timed['lazyllm']['ttft_ratio']:.3f} of full attention's",
-            "yes",
+            f"TTFT yes; at most 1 % on {sum(value >= 99 for value in share.values())} of the four tasks of "
+            f"{scores['accuracy'][0]['examples']} examples, which are too few to tell; on a pre-trained model "
+            "[this ranking finds nothing](results/quality.md#ranked-by-one-layer-or-by-all-below)",
         ),
         (
             "Random drop, static pruning and compression lose far more at the same speed (Table 1)",
