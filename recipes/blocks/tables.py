@@ -88,9 +88,10 @@ def ranged(interval: Record, digits: int, scale: float = 1.0) -> str:
 
 
 def span(values: Iterable[float], shown: str) -> str:
-    """From the least to the largest: `0.82 to 1.04`. shown: the format of both."""
+    """From the least to the largest: `0.82 to 1.04`, or one of them where they are shown alike. shown: the format."""
     found = sorted(values)
-    return f"{found[0]:{shown}} to {found[-1]:{shown}}"
+    ends = f"{found[0]:{shown}}", f"{found[-1]:{shown}}"
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
 
 
 def of_memory(record: Record) -> str:

@@ -83,6 +83,7 @@ VALUES = {
     "seed": [*range(1, 9)],
     "budget": [5, 8, 12],
     "kernel": [1, 5],
+    "before": [0, 1],
     "layer_groups": [2, 3],
     "publish_delay": [1, 4],
     "bootstrap": [1, 20],

@@ -97,7 +97,7 @@ class LazyLLM(ComputePolicy):
     name = "lazyllm"
     source = "arXiv:2407.14057, section 3"
     off: ClassVar = {"keep": 1.0}
-    trial: ClassVar = {"layers": (1, 3), "keep": (0.5, 0.4), "kernel": 3, "voters": 5}
+    trial: ClassVar = {"layers": (1, 3), "keep": (0.5, 0.4), "kernel": 3, "voters": 5, "sink": 1}
     matters: ClassVar = {
         "revive": Where("a keep below 1", lambda policy: policy.stops_in_prefill or not policy.prunes),
         "keep_decode": Where("revive='relaxed' or 'causal'", lambda policy: policy.revive != "never"),
