@@ -30,9 +30,7 @@ def best(told: Record) -> str:
         if not row["arm"].startswith("llama.cpp"):
             rows.setdefault(row["arm"], {"arm": f"`{row['arm']}`"})[str(row["length"])] = row
     columns: Columns = {"": key("arm")}
-    for length in lengths:
-        if length > min(lengths):
-            columns[f"prefill {length:,}, s"] = _time(told, length, "prefill_s", 1)
+    columns |= {f"prefill {length:,}, s": _time(told, length, "prefill_s", 1) for length in lengths}
     columns |= {f"a token after {length:,}, ms": _time(told, length, "token_s", 1000) for length in lengths}
     about = f"Medians of {told['turns']} turns, x: of llama.cpp's; {machine(told)}."
     return f"{table(columns, rows.values())}\n\n{about}"
