@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .tables import Block, Column, Record, code, number, ranged, table
 
 ALL = "all"  # tasks, or domains, in records
@@ -42,13 +44,16 @@ def _share(cost: str) -> Column:
     return lambda row: number(cost, 2)(row["costs"])
 
 
-def measured(told: Record) -> str:
-    """A row per arm: its answers and its distance from full attention over all windows, and what it cost."""
+def measured(told: Record, by_task: bool = False) -> str:
+    """A row per arm: its answers and its distance from full attention over all windows, and what it cost. by_task: the
+    points of each task too."""
     scores = {row["arm"]: row for row in over_all(told["scores"], "task")}
     rows = [{**row, "answers": scores.get(row["arm"])} for row in over_all(told["windows"], "domain")]
     columns: dict[str, Column] = {"plan": code("arm")}
     if scores:
         columns |= {"right, %": _of_answers(_answered), "points (95 %)": _of_answers(_points)}
+    if by_task:
+        columns |= _by_task(told["scores"])
     columns |= {"KL (95 %)": lambda row: ranged(row["kl"], 3), "perplexity, x": lambda row: ranged(row["ratio"], 3)}
     after = ("after",) if any(row["costs"].get("after") is not None for row in rows) else ()
     columns |= {cost: _share(cost) for cost in ("rows", "bytes", *after, "held", "units")}
@@ -63,6 +68,67 @@ def measured(told: Record) -> str:
         "attention's perplexity; bytes: the most held at once, of all"
         f"{'; after: all at the end' if after else ''}; held: units at the end; all of these, of full attention's."
     )
+
+
+def final(told: Record) -> str:
+    """The same with the points of each task: of the test split."""
+    return measured(told, by_task=True)
+
+
+# What was chosen on validation for each cost, and for all at once.
+CHOSEN = {
+    "with 0.6 of the rows": "fastkv(keep=0.44, layer=8, window=1024)",
+    "in a quarter of the bytes": "mapped(resident_mib=20)",
+    "reading an eighth of the units": "sketch(budget={11/128})",
+    "with 0.75 of the rows, in a quarter of the bytes and reading an eighth of the units": (
+        "fastkv(keep=0.6, layer=8, window=1024) + sketch(budget={3/32}) + mapped(resident_mib=20)"
+    ),
+}
+
+
+def caption(told: Record) -> str:
+    """What the README says below the picture."""
+    scores = {row["arm"]: row for row in over_all(told["scores"], "task")}
+    windows = {row["arm"]: row for row in over_all(told["windows"], "domain")}
+    lost = ", ".join(
+        f"{what} {_points(scores[arm])} points and a KL of {windows[arm]['kl']['mean']:.3f} (`{arm}`)"
+        for what, arm in CHOSEN.items()
+    )
+    full = scores["full"]
+    return (
+        f"*SmolLM2-135M after {full['length']:,} tokens: what {len(scores) - 1} plans lose over what each computes, "
+        f"holds and reads. Full attention answers {_answered(full)} % of {full['questions']} questions of the test split. "
+        f"Chosen on validation, some of them anew when the test's first questions had been seen, are: {lost}. "
+        "`mapped` holds in files what it does not hold in memory ([tables](docs/results/quality.md#what-is-lost)).*"
+    )
+
+
+def _by_task(scores: list[Record]) -> dict[str, Column]:
+    """Points from full attention's score; of full attention, its own."""
+    cells = {(row["arm"], row["task"]): row for row in scores}
+
+    def of(task: str) -> Column:
+        def shown(row: Record) -> str:
+            cell = cells.get((row["arm"], task))
+            if cell is None:
+                return ""
+            return f"{_answered(cell)} %" if cell["arm"] == "full" else f"{100 * cell['difference']['mean']:+.0f}"
+
+        return shown
+
+    return {f"`{task}`": of(task) for task in dict.fromkeys(row["task"] for row in scores) if task != ALL}
+
+
+def only(*policies: str) -> Callable[[Record], str]:
+    """The table of full attention and of the plans that begin with one of these policies."""
+
+    def shown(told: Record) -> str:
+        def belongs(row: Record) -> bool:
+            return row["plan"].partition("(")[0] in ("full", *policies)
+
+        return final(told | {kind: [row for row in told[kind] if belongs(row)] for kind in ("scores", "windows")})
+
+    return shown
 
 
 def over_all(rows: list[Record], kind: str) -> list[Record]:
