@@ -97,8 +97,8 @@ def caption(told: Record) -> str:
     full = scores["full"]
     return (
         f"*SmolLM2-135M after {full['length']:,} tokens: what {len(scores) - 1} plans lose over what each computes, "
-        f"holds and reads. Full attention answers {_answered(full)} % of {full['questions']} questions of the test split. "
-        f"Chosen on validation, some of them anew when the test's first questions had been seen, are: {lost}. "
+        f"holds and reads. Full attention answers {_answered(full)} % of {full['questions']} questions of the test "
+        f"split. Chosen on validation, some of them anew when the test's first questions had been seen, are: {lost}. "
         "`mapped` holds in files what it does not hold in memory ([tables](docs/results/quality.md#what-is-lost)).*"
     )
 
