@@ -1,5 +1,6 @@
 """The search: many candidates on few prompts, the better ones on more, the best confirmed on others, and timed."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -103,20 +104,32 @@ class Tuning:
         return [plan for plan in self.pool if not plan.is_full and self.searched(plan) is not None]
 
     def _joined(self, singles: Sequence[Plan]) -> list[Plan]:
-        """The best plans of each verb joined: those that promise to be fast, and to save what is counted, in turns."""
+        """The best plans of each verb joined: those that promise to hold to the limits, to be fast, and to save what is
+        counted, the last two in turns."""
         near = [plan for plan in singles if self._near(plan)]
         by_verb = {verb: [plan for plan in near if verb_of(plan) == verb] for verb in VERBS}
         best = {verb: self._best(plans, PER_VERB) for verb, plans in by_verb.items()}
         ways = joined_plans(self._llm, best, self._cases)
 
         def product(figure: Callable[[Figures], float], members: Sequence[Plan]) -> float:
-            total = 1.0
-            for plan in members:
-                total *= figure(self._known(plan))
-            return total
+            return math.prod(figure(self._known(plan)) for plan in members)
 
-        keys = [lambda way: product(lambda row: row.pace, way), lambda way: product(lambda row: row.counted, way)]
+        keys = [
+            lambda way: (self._promised(way), product(lambda row: row.pace, way)),
+            lambda way: (self._promised(way), product(lambda row: row.counted, way)),
+        ]
         return [join(way) for way in take_turns(ways, keys, JOINED)]
+
+    def _promised(self, way: Sequence[Plan]) -> float:
+        """How far joined plans are off the loosened limits if their losses add up and their memory is a share of what
+        the others leave."""
+        rows, full = [self._known(plan) for plan in way], self._known(Plan())
+        figures = {
+            "kl": sum(row.kl for row in rows),
+            "agreement": 1 - sum(1 - row.agreement for row in rows),
+            "total_mib": full.total_mib * math.prod(row.total_mib / full.total_mib for row in rows),
+        }
+        return sum(self.limits.loosened(SLACK).excess(figures).values())
 
     def _best(self, plans: Sequence[Plan], count: int) -> list[Plan]:
         """Those nearest to the loosened limits; among equals the fastest and those that count least, in turns."""
