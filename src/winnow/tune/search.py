@@ -24,7 +24,9 @@ JOINED = 24  # joined plans that are tried
 FINALISTS = 5  # plans that are timed, beside full attention
 SLACK = 2.0  # times the limit on KL and disagreement, for plans that few prompts have been spent on
 # Shares of the time limit after which each stage gives way to the next.
-ENDS = {"single policies": 0.3, "joined policies": 0.45, "the better ones": 0.6, "confirmation": 0.8, "timing": 1.0}
+ENDS = {"single policies": 0.25, "joined policies": 0.4, "the better ones": 0.55, "confirmation": 0.82, "timing": 1.0}
+# By what plans are ranked, in turns.
+RANKED: tuple[Callable[[Figures], float], ...] = (lambda row: row.pace, lambda row: row.counted, lambda row: row.kl)
 
 
 class Tuning:
@@ -132,17 +134,17 @@ class Tuning:
         return sum(self.limits.loosened(SLACK).excess(figures).values())
 
     def _best(self, plans: Sequence[Plan], count: int) -> list[Plan]:
-        """Those nearest to the loosened limits; among equals the fastest and those that count least, in turns."""
+        """Those nearest to the loosened limits; among equals the fastest, those that count least and those that lose
+        least, in turns: a few prompts show no tail, and what loses little on them is the safest."""
         loose = self.limits.loosened(SLACK)
 
         def off(plan: Plan) -> float:
             return sum(loose.excess(self._known(plan).likely).values())
 
-        return take_turns(
-            plans,
-            [lambda plan: (off(plan), self._known(plan).pace), lambda plan: (off(plan), self._known(plan).counted)],
-            count,
-        )
+        def nearest(figure: Callable[[Figures], float]) -> Callable[[Plan], tuple[float, float]]:
+            return lambda plan: (off(plan), figure(self._known(plan)))
+
+        return take_turns(plans, list(map(nearest, RANKED)), count)
 
     def _near(self, plan: Plan) -> bool:
         """Whether a plan may yet hold to the limits on KL and agreement; what it holds can change when it is joined."""
@@ -188,7 +190,10 @@ class Tuning:
             counted = sum(self.limits.excess(row.careful).values())
             return counted, sum(self.limits.excess(row.rough_times).values())
 
-        keys = [lambda row: (*off(row), row.pace), lambda row: (*off(row), row.counted)]
+        def nearest(figure: Callable[[Figures], float]) -> Callable[[Figures], tuple[float, float, float]]:
+            return lambda row: (*off(row), figure(row))
+
+        keys = list(map(nearest, RANKED))
         groups = [best, [row for row in holding if row not in best]] if holding else [rows]
         return [known[row.plan] for group in groups for row in take_turns(group, keys, len(group))]
 
