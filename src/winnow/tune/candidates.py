@@ -11,6 +11,7 @@ from winnow.evaluation.evaluate import Case
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 
+AGAIN = 8  # after so many other policies comes the next setting of one
 STEP = 32  # budgets are whole multiples of so many units, and so whole pages
 
 
@@ -109,9 +110,9 @@ class Found:
 def single_plans(llm: LLM, cases: Sequence[Case]) -> Found:
     """The plans of one policy. Policies that the model cannot run are skipped, with the first reason."""
     median = round(statistics.median(len(case.ids) for case in cases))
-    turns: dict[Plan, int] = {}
+    places: dict[Plan, int] = {}
     reasons: dict[str, str] = {}
-    for name, settings in GRID.items():
+    for place, (name, settings) in enumerate(GRID.items()):
         for turn, parameters in enumerate(settings):
             try:
                 plan = Plan.parse(_spelt(name, parameters, median, llm.decoder.shape.layers))
@@ -119,10 +120,10 @@ def single_plans(llm: LLM, cases: Sequence[Case]) -> Found:
             except (PlanError, ModelError, InputError) as error:
                 reasons.setdefault(name, str(error))
             else:
-                turns.setdefault(plan, turn)
-    tried = {policy.name for plan in turns for policy in plan.policies.values()}
+                places.setdefault(plan, place + AGAIN * turn)
+    tried = {policy.name for plan in places for policy in plan.policies.values()}
     skipped = [f"{name} is left out: {reason}" for name, reason in reasons.items() if name not in tried]
-    return Found(sorted(turns, key=lambda plan: turns[plan]), skipped)  # in short time, something of every policy
+    return Found(sorted(places, key=lambda plan: places[plan]), skipped)
 
 
 def joined_plans(llm: LLM, by_verb: Mapping[str, Sequence[Plan]], cases: Sequence[Case]) -> list[tuple[Plan, ...]]:
