@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from cyclopts import CycloptsError
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 facts = pytest.importorskip("recipes.smollm2.facts")
 from recipes.smollm2 import conversations as said  # noqa: E402
+from recipes.smollm2 import parts  # noqa: E402
 
 from winnow import LLM  # noqa: E402
+from winnow.cli.main import app  # noqa: E402
 from winnow.errors import InputError  # noqa: E402
 from winnow.tasks import words  # noqa: E402
 from winnow.tasks.haystack import Haystack, bundled_haystack  # noqa: E402
@@ -109,3 +112,38 @@ def test_lengths_and_seeds(halves, tokenizer, tmp_path):
         file.write("Short.\n<|endoftext|>\n")
     with pytest.raises(InputError, match=r"docs.txt.xz holds 0 documents of 18,000 characters; give at least 2"):
         said.write_conversations(tmp_path, tmp_path / "none.jsonl", tokenizer, count=1, length=(700, 900), seed=3)
+
+
+def test_parts_are_trained_each_over_its_own_and_once(tmp_path, capsys):
+    texts = [bundled_haystack().sentences[at : at + 12] for at in (0, 20, 40)]
+    asked = [[{"role": "user", "content": "".join(text)}, {"role": "assistant", "content": "Yes."}] for text in texts]
+    for name in ("train", "held-out"):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"messages": turns}) for turns in asked))
+    heads = parts.Part("heads", "locret --width 4", 2, over="long")
+    long = parts.Part("long", "speed --cutoff 1.0 --batch 1 --lora.rank 1 --lora.targets q_proj", 1)
+    (tmp_path / "out" / "long").mkdir(parents=True)
+    (tmp_path / "out" / "long" / "log.jsonl").touch()  # stopped before its first checkpoint
+
+    def train(*asked):
+        assert parts.train(asked, tmp_path, tmp_path / "out", "needle", None, 2) is None
+        return capsys.readouterr().out
+
+    said_first = train(heads, long)
+    assert said_first.index("long: done") < said_first.index("winnow train locret")
+    assert json.loads((tmp_path / "out" / "heads" / "winnow.json").read_text())["result"]
+    assert "speed" not in train(heads, long)  # both are there
+    broken = parts.Part("broken", "locret --width -1", 1)
+    assert parts.train([broken, heads], tmp_path, tmp_path / "out", "needle", None, 1) is broken
+
+
+def test_every_part_is_a_command_of_train(tmp_path):
+    """Its options are known, and what it is trained over comes before it."""
+    seen = set()
+    for part in parts.PARTS:
+        assert part.over is None or part.over in seen
+        seen.add(part.name)
+        told = parts.command(part, tmp_path, tmp_path, "smollm2", None)
+        _, bound, _ = app.parse_args(told, exit_on_error=False, print_error=False)
+        assert bound.arguments
+    with pytest.raises(CycloptsError):
+        app.parse_args([*told, "--other", "1"], exit_on_error=False, print_error=False)

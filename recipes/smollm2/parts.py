@@ -1,0 +1,116 @@
+"""Train SmolLM2's parts: `python -m recipes.smollm2.parts --data DIR --out DIR`; the same command goes on after a stop.
+
+DIR of --data has what `python -m recipes.smollm2` writes. Each part is one `winnow train` command, shown as it starts,
+and gets a directory of its name in --out; beside it are its picture and what was printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from winnow.learn.directory import last_checkpoint
+from winnow.runtime.adapters import read_metadata
+
+ADAPTER = "--batch 2 --learning-rate 3e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 200"
+HEADS = "--width 256 --length 4096 --dtype bfloat16 --bf16 --validate-every 500"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A name, what `winnow train` is asked for, the optimizer's steps, and the part whose model it is trained over."""
+
+    name: str
+    asked: str
+    steps: int
+    over: str | None = None
+
+
+PARTS = (
+    Part("long", f"speed --cutoff 1.0 {ADAPTER}", 1200),  # full depth: the control of those below
+    Part("speed-23", f"speed --cutoff 23 {ADAPTER}", 1200),
+    Part("speed-23-none", f"speed --cutoff 23 --anchors none {ADAPTER}", 1200),
+    Part("speed-15", f"speed --cutoff 15 {ADAPTER}", 1200),
+    Part("speed-15-none", f"speed --cutoff 15 --anchors none {ADAPTER}", 1200),
+    Part("heads", f"locret {HEADS}", 2000),
+    Part("zap", f"kvzap {HEADS}", 800),
+    Part("gates", "duo --dtype bfloat16 --validate-every 100", 400),
+    Part("long-heads", f"locret {HEADS}", 2000, over="long"),
+    Part("speed-23-heads", f"locret {HEADS}", 2000, over="speed-23"),
+)
+
+
+def main() -> None:
+    """Parse the flags, and train what is not there, `--processes` at once; a part that fails ends the run."""
+    names = [part.name for part in PARTS]
+    parser = argparse.ArgumentParser(prog="python -m recipes.smollm2.parts", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="directory of train.jsonl and held-out.jsonl")
+    parser.add_argument("--out", type=Path, required=True, help="a directory for the parts")
+    parser.add_argument("--model", default="smollm2", help="default %(default)s")
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}; default all")
+    parser.add_argument("--steps", type=int, help="of each part, for a trial; default as many as each has")
+    parser.add_argument("--processes", type=int, default=1, help="parts trained at once; default %(default)s")
+    flags = parser.parse_args()
+    chosen = [part for part in PARTS if not flags.only or part.name in flags.only]
+    for part in chosen:
+        if part.over and part.over not in (each.name for each in chosen) and not _done(flags.out / part.over):
+            parser.error(f"{part.name} is trained over {part.over}, which is not in {flags.out}: add it to --only")
+    if failed := train(chosen, flags.data, flags.out, flags.model, flags.steps, flags.processes):
+        sys.exit(f"{failed.name} failed; its last lines are in {flags.out / failed.name}.txt")
+
+
+def train(parts: Sequence[Part], data: Path, out: Path, model: str, steps: int | None, processes: int) -> Part | None:
+    """Run what is not done, in order, each after the part that it is over; returns the first that failed.
+
+    Those that run go on to their end when one has failed.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    waiting = [part for part in parts if not _done(out / part.name)]
+    running: dict[Part, subprocess.Popen[bytes]] = {}
+    failed = None
+    while running or (waiting and not failed):
+        for part, process in list(running.items()):
+            if process.poll() is not None:
+                del running[part]
+                failed = failed or (part if process.returncode else None)
+                print(f"{part.name}: {'failed' if process.returncode else 'done'}", flush=True)
+        under = {part.name for part in running}
+        ready = [part for part in waiting if part.over is None or (part.over not in under and _done(out / part.over))]
+        for part in ready[: 0 if failed else processes - len(running)]:
+            waiting.remove(part)
+            running[part] = _start(command(part, data, out, model, steps), out / f"{part.name}.txt")
+        time.sleep(0.2)
+    return failed
+
+
+def command(part: Part, data: Path, out: Path, model: str, steps: int | None) -> list[str]:
+    """The arguments of `winnow` that train a part, or go on with it."""
+    made = out / part.name
+    if not (resume := last_checkpoint(made) is not None):
+        shutil.rmtree(made, ignore_errors=True)  # stopped before anything was worth keeping
+    line = ["train", *shlex.split(part.asked), "--model", model, "--steps", str(steps or part.steps)]
+    line += ["--adapter", str(out / part.over)] if part.over else []
+    line += [str(data / "train.jsonl"), "--validation", str(data / "held-out.jsonl"), "--out", str(made)]
+    return [*line, "--plot", str(out / f"{part.name}.png"), *(["--resume"] if resume else [])]
+
+
+def _start(arguments: list[str], output: Path) -> subprocess.Popen[bytes]:
+    print("winnow", shlex.join(arguments), flush=True)
+    with output.open("ab") as file:
+        return subprocess.Popen([sys.executable, "-m", "winnow", *arguments], stdout=file, stderr=subprocess.STDOUT)
+
+
+def _done(directory: Path) -> bool:
+    record = read_metadata(directory)
+    return record is not None and bool(record["result"])
+
+
+if __name__ == "__main__":
+    main()
