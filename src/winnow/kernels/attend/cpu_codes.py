@@ -15,7 +15,7 @@ from numba import njit
 
 from winnow.kernels.attend.cpu_decode import PIECE, add_weighted, areas, hand_out, padded, take_dots
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, fill, update_softmax
-from winnow.kernels.packed.lanes import load_bf16, load_f16
+from winnow.kernels.packed.lanes import load_f16
 from winnow.kernels.quantize import BLOCK
 from winnow.kernels.quantize import tables as q
 from winnow.kernels.quantize.lanes import (
@@ -31,7 +31,7 @@ from winnow.kernels.quantize.lanes import (
 )
 from winnow.kernels.simd.arithmetic import add, fma, max_lanes, maximum, mul, splat, sum_lanes
 from winnow.kernels.simd.kinds import HAS_BF16_DOT, HAS_BYTE_DOT
-from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_bf16, store_f32, write_f32
+from winnow.kernels.simd.memory import load_bf16, load_f32, read_f32, read_i64, store_bf16, store_f32, write_f32
 
 bytes_1x1, bytes_2x1, bytes_4x1 = sums_in_bytes(1, 1), sums_in_bytes(2, 1), sums_in_bytes(4, 1)
 bytes_1x2, bytes_2x2 = sums_in_bytes(1, 2), sums_in_bytes(2, 2)

@@ -4,7 +4,8 @@ The group's query heads are rows of the same products. A task is some rows of on
 `BLOCK` at a time: packs K and V of the block into panels (amortised over all its rows), multiplies, updates the
 softmax, multiplies. Blocks that no row of the task sees, above the diagonal or outside the window, are skipped; only
 blocks that some row sees in part are masked. In bfloat16 the logits stay float32 and the weights are rounded to
-bfloat16 for the second product, as in FlashAttention.
+bfloat16 for the second product, as in FlashAttention; a CPU without products of bfloat16 packs them as float32, and
+rounds nothing.
 """
 
 import numpy as np
@@ -12,11 +13,12 @@ import torch
 from numba import njit, prange, types
 from torch import Tensor
 
-from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, lse_of, update_softmax
+from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, lse_of, update_softmax, widen
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.simd.arithmetic import hidden_unless_seen, mul, splat
+from winnow.kernels.simd.kinds import HAS_BF16_DOT
 from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_bf16, store_f32, write_f32, write_i64
-from winnow.kernels.simd.products import PANEL, TILE_ROWS, pair_rows, product_tile, transpose_words
+from winnow.kernels.simd.products import PANEL, TILE_ROWS, pair_rows, product_tile, split_words, transpose_words
 
 BLOCK = 128  # units
 VECTORS = 96  # query vectors of a task: more would waste more of the blocks on the diagonal, fewer pack more often
@@ -26,8 +28,8 @@ LOGIT_BYTES = 4 * BLOCK  # from one vector's logits, later its weights, to the n
 PANEL_BYTES = 4 * PANEL  # one step of a panel
 NOWHERE = 2**62  # the position of what is not a unit
 
-dots_half, dots = product_tile(QUERY_BYTES, True), product_tile(QUERY_BYTES, False)
-weigh_half, weigh = product_tile(LOGIT_BYTES, True), product_tile(LOGIT_BYTES, False)
+dots_half, dots = product_tile(QUERY_BYTES, HAS_BF16_DOT), product_tile(QUERY_BYTES, False)
+weigh_half, weigh = product_tile(LOGIT_BYTES, HAS_BF16_DOT), product_tile(LOGIT_BYTES, False)
 
 
 @njit(cache=True, error_model="numpy")
@@ -70,37 +72,59 @@ def stage(units: int, positions: int, low: int, high: int, size: int, staging: i
 
 
 @njit(cache=True, error_model="numpy")
-def pack_keys(k: int, size: int, keys: int) -> None:
-    """A block of units [BLOCK, size bytes] -> panels [BLOCK / PANEL][words][PANEL units]."""
+def in_pairs(half: bool) -> bool:
+    """Whether products are of words of two bfloat16; else of float32."""
+    return half and HAS_BF16_DOT
+
+
+@njit(cache=True, error_model="numpy")
+def pack_query(query: int, head_dim: int, half: bool, target: int) -> None:
+    """One query vector, as the products take it."""
+    if half and not in_pairs(half):
+        widen(query, target, head_dim)
+    else:
+        copy(query, target, head_dim * (2 if half else 4))
+
+
+@njit(cache=True, error_model="numpy")
+def pack_keys(k: int, head_dim: int, half: bool, keys: int) -> None:
+    """A block of units [BLOCK, head_dim] -> panels [BLOCK / PANEL][words][PANEL units]."""
+    size = head_dim * (2 if half else 4)
     words = size // 4
+    panel_bytes = (words if in_pairs(half) else head_dim) * PANEL_BYTES
     for j in range(0, BLOCK, 16):
-        panel = keys + j // PANEL * words * PANEL_BYTES + j % PANEL * 4
+        panel = keys + j // PANEL * panel_bytes + j % PANEL * 4
         for w in range(0, words, 16):
             transpose_words(k + j * size + 4 * w, size, panel + w * PANEL_BYTES, PANEL_BYTES)
+    if half and not in_pairs(half):
+        for panel in range(keys, keys + BLOCK // PANEL * panel_bytes, panel_bytes):
+            for w in range(words - 1, -1, -1):  # from the last one: what is not split yet stands before
+                split_words(panel + w * PANEL_BYTES, panel + 2 * w * PANEL_BYTES)
 
 
 @njit(cache=True, error_model="numpy")
-def pack_values(v: int, size: int, half: bool, values: int) -> None:
-    """A block of units [BLOCK, size bytes] -> panels [head_dim / PANEL][units, or pairs of units][PANEL columns]."""
-    if half:
-        for c in range(size // (2 * PANEL)):
-            column, panel = v + c * 2 * PANEL, values + c * (BLOCK // 2) * PANEL_BYTES
+def pack_values(v: int, head_dim: int, half: bool, values: int) -> None:
+    """A block of units [BLOCK, head_dim] -> panels [head_dim / PANEL][units, or pairs of units][PANEL columns]."""
+    size = head_dim * (2 if half else 4)
+    for c in range(head_dim // PANEL):
+        column = v + c * PANEL * (2 if half else 4)
+        if in_pairs(half):
+            panel = values + c * (BLOCK // 2) * PANEL_BYTES
             for j in range(0, BLOCK, 2):
                 pair_rows(column + j * size, column + (j + 1) * size, panel + j // 2 * PANEL_BYTES)
-    else:
-        for c in range(size // PANEL_BYTES):
+        else:
             for j in range(BLOCK):
-                copy(v + j * size + c * PANEL_BYTES, values + (c * BLOCK + j) * PANEL_BYTES, PANEL_BYTES)
+                pack_query(column + j * size, PANEL, half, values + (c * BLOCK + j) * PANEL_BYTES)
 
 
 @njit(cache=True, error_model="numpy")
-def multiply_keys(queries: int, keys: int, size: int, logits: int, vectors: int, lanes: int, half: bool) -> None:
+def multiply_keys(queries: int, keys: int, head_dim: int, logits: int, vectors: int, lanes: int, half: bool) -> None:
     """logits[i, j] = queries[i] . keys[j] for `vectors` (a multiple of TILE_ROWS) x `lanes` (of PANEL)."""
-    words = size // 4
+    words = head_dim // 2 if in_pairs(half) else head_dim
     for panel in range(lanes // PANEL):
         source, target = keys + panel * words * PANEL_BYTES, logits + panel * PANEL_BYTES
         for i in range(0, vectors, TILE_ROWS):
-            if half:
+            if in_pairs(half):
                 dots_half(queries + i * QUERY_BYTES, source, words, target + i * LOGIT_BYTES, LOGIT_BYTES, False)
             else:
                 dots(queries + i * QUERY_BYTES, source, words, target + i * LOGIT_BYTES, LOGIT_BYTES, False)
@@ -111,9 +135,9 @@ def multiply_values(weights: int, values: int, head_dim: int, sums: int, vectors
     """sums[i] += weights[i, :lanes] . values"""
     row = 4 * head_dim
     for c in range(0, row, PANEL_BYTES):
-        source = values + (c // 2 if half else c) * BLOCK
+        source = values + (c // 2 if in_pairs(half) else c) * BLOCK
         for i in range(0, vectors, TILE_ROWS):
-            if half:
+            if in_pairs(half):
                 weigh_half(weights + i * LOGIT_BYTES, source, lanes // 2, sums + i * row + c, row, True)
             else:
                 weigh(weights + i * LOGIT_BYTES, source, lanes, sums + i * row + c, row, True)
@@ -151,13 +175,13 @@ def attend_rows(
         if dead:
             stage(keys_of_block, positions, oldest, last, size, staging)
             keys_of_block = staging
-        pack_keys(keys_of_block, size, keys)
+        pack_keys(keys_of_block, head_dim, half, keys)
         if dead:
             stage(values_of_block, positions, oldest, last, size, staging)
             values_of_block = staging
-        pack_values(values_of_block, size, half, values)
+        pack_values(values_of_block, head_dim, half, values)
         lanes = (count + PANEL - 1) // PANEL * PANEL
-        multiply_keys(queries, keys, size, logits, vectors, lanes, half)
+        multiply_keys(queries, keys, head_dim, logits, vectors, lanes, half)
         for i in range(rows * group):
             mine = logits + i * LOGIT_BYTES
             if softcap != 0:
@@ -166,7 +190,7 @@ def attend_rows(
                 hide(mine, lanes, positions, read_i64(q_positions + 8 * (i // group)), window)
             update_softmax(
                 mine, lanes, ONE if softcap != 0 else scale, tops + 4 * i, totals + 4 * i,
-                sums + 4 * head_dim * i, head_dim, half,
+                sums + 4 * head_dim * i, head_dim, in_pairs(half),
             )  # fmt: skip
         multiply_values(logits, values, head_dim, sums, vectors, lanes, half)
 
@@ -228,7 +252,7 @@ def prefill_kernel(
             count = min(task_rows, rows - start)
             for i in range(count * group):
                 query = ((start + i // group) * kv_heads + head) * group + i % group
-                copy(q + query * size, mine + i * QUERY_BYTES, size)
+                pack_query(q + query * size, head_dim, half, mine + i * QUERY_BYTES)
             attend_rows(
                 k + head * k_stride, v + head * v_stride,
                 q_positions + 8 * start, k_positions + head * positions_stride,

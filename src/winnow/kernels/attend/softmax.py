@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from winnow.kernels.simd.arithmetic import add, exp, fma, max_lanes, maximum, mul, splat, sum_lanes, tanh
-from winnow.kernels.simd.memory import load_f32, read_f32, store_bf16, store_f32, write_f32
+from winnow.kernels.simd.memory import load_bf16, load_f32, read_f32, store_bf16, store_f32, write_f32
 
 HIDDEN: Any = np.float32(-np.inf)  # the logit of a unit that a row does not see
 ZERO: Any = np.float32(0.0)
@@ -25,6 +25,13 @@ def copy(source: int, target: int, size: int) -> None:
     """Copy `size` bytes, a multiple of 64."""
     for i in range(0, size, 64):
         store_f32(target + i, load_f32(source + i))
+
+
+@njit(cache=True, error_model="numpy")
+def widen(source: int, target: int, count: int) -> None:
+    """Copy `count` bfloat16, a multiple of 16, as float32."""
+    for i in range(0, count, 16):
+        store_f32(target + 4 * i, load_bf16(source + 2 * i))
 
 
 @njit(cache=True, error_model="numpy")

@@ -11,9 +11,8 @@ from numba import njit
 
 from winnow.kernels.attend.softmax import ONE, ZERO
 from winnow.kernels.layers import tables as t
-from winnow.kernels.packed.lanes import load_bf16
 from winnow.kernels.simd.arithmetic import add, divide, exp, fma, maximum, mul, splat, sum_lanes, tanh
-from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_bf16, store_f32
+from winnow.kernels.simd.memory import load_bf16, load_f32, read_f32, read_i64, store_bf16, store_f32
 
 LEAST: Any = np.float32(-80.0)  # below, 1 / (1 + e**-x) is 0 to every digit
 HALF: Any = np.float32(0.5)

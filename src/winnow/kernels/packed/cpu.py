@@ -18,7 +18,6 @@ from winnow.kernels.packed.lanes import (
     ROOM,
     SUMS,
     expand_tile,
-    load_bf16,
     power_below,
     product_of_tile,
     rounded,
@@ -28,7 +27,7 @@ from winnow.kernels.packed.lanes import (
 from winnow.kernels.packed.weight import BLOCK, ROWS, TILE
 from winnow.kernels.simd.arithmetic import add, max_lanes, maximum, mul, splat, sum_lanes
 from winnow.kernels.simd.kinds import LANES
-from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_f32, write_f32
+from winnow.kernels.simd.memory import load_bf16, load_f32, read_f32, read_i64, store_f32, write_f32
 from winnow.kernels.simd.products import transpose_words
 
 ANY = (0, 1, 2, 3)  # kinds

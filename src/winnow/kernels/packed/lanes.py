@@ -24,7 +24,6 @@ from winnow.kernels.simd.build import (
     registers,
     shuffled,
     spread,
-    widened,
     write,
 )
 from winnow.kernels.simd.kinds import (
@@ -67,11 +66,6 @@ def halves(builder: Any, address: Any, count: Any) -> Any:
 
 
 load_f16 = operation(vector, types.int64, types.int64)(halves)
-
-
-@operation(vector, types.int64)
-def load_bf16(builder: Any, address: Any) -> Any:
-    return widened(builder, address)
 
 
 @operation(types.float32, types.float32)

@@ -13,7 +13,6 @@ from torch import Tensor
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.layers.rows import load
-from winnow.kernels.packed.lanes import load_bf16
 from winnow.kernels.quantize.lanes import BYTE_DOT
 from winnow.kernels.select.cpu_top import bound_for, write_index
 from winnow.kernels.select.lanes import sub
@@ -21,7 +20,7 @@ from winnow.kernels.signs.reference import BLOCK, LEVELS, Signs, rotation
 from winnow.kernels.simd.arithmetic import add, fma, max_lanes, maximum, mul, splat, sum_lanes
 from winnow.kernels.simd.build import at, call, constant, operation, read, registers, spread, write
 from winnow.kernels.simd.kinds import F32X16, HAS_BYTE_DOT, I8, I32, I32X16, I64, LANES, vector
-from winnow.kernels.simd.memory import load_f32, read_bf16, read_f32, store_f32, write_f32, write_i64
+from winnow.kernels.simd.memory import load_bf16, load_f32, read_bf16, read_f32, store_f32, write_f32, write_i64
 
 CHAINS = 2  # sums of every query, so that one need not wait for the one before it
 SET = 255 if HAS_BYTE_DOT else 1  # by which a channel that is set is multiplied

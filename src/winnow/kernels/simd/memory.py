@@ -5,13 +5,18 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from winnow.kernels.simd.build import narrowed, operation, prefetch, read, write
+from winnow.kernels.simd.build import narrowed, operation, prefetch, read, widened, write
 from winnow.kernels.simd.kinds import BF16X16, F32, F32X16, HAS_BF16_DOT, I16, I16X16, I32, I32X16, I64, vector
 
 
 @operation(vector, types.int64)
 def load_f32(builder: Any, address: Any) -> Any:
     return read(builder, address, F32X16, 4)
+
+
+@operation(vector, types.int64)
+def load_bf16(builder: Any, address: Any) -> Any:
+    return widened(builder, address)
 
 
 @operation(types.void, types.int64)

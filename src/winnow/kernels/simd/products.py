@@ -13,7 +13,6 @@ from winnow.kernels.simd.kinds import (
     BF16X32,
     F32,
     F32X16,
-    HAS_BF16_DOT,
     HAS_WIDE_REGISTERS,
     I16,
     I32,
@@ -32,7 +31,7 @@ def product_tile(a_stride: int, half: bool) -> Any:
     """A function that multiplies TILE_ROWS rows by a panel, the sums of a block in registers.
 
     (a, panel, words, c, c_stride, accumulate): c[i] (+)= sum over w < words of a[i, w] * panel[w]; `a_stride` and
-    `c_stride` in bytes, a of words, c of PANEL float32.
+    `c_stride` in bytes, a of words, c of PANEL float32. half: words of two bfloat16, only where HAS_BF16_DOT.
     """
     multiply = _emit_multiply_halves if half else _emit_multiply
 
@@ -77,13 +76,18 @@ def _emit_multiply(builder: Any, total: Any, word: Any, lanes: Any) -> Any:
 
 
 def _emit_multiply_halves(builder: Any, total: Any, word: Any, lanes: Any) -> Any:
-    """Two bfloat16 with sixteen pairs of them: as floats one after the other where there is no such dot product."""
-    if HAS_BF16_DOT:
-        pairs = (builder.bitcast(spread(builder, word), BF16X32), builder.bitcast(lanes, BF16X32))
-        return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32X16, total, *pairs)
-    for one, others in zip(halves(builder, word), halves(builder, builder.bitcast(lanes, I32X16)), strict=True):
-        total = call(builder, "llvm.fma.v16f32", F32X16, spread(builder, one), others, total)
-    return total
+    """Two bfloat16 with sixteen pairs of them."""
+    pairs = (builder.bitcast(spread(builder, word), BF16X32), builder.bitcast(lanes, BF16X32))
+    return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32X16, total, *pairs)
+
+
+@operation(types.void, types.int64, types.int64)
+def split_words(builder: Any, source: Any, target: Any) -> None:
+    """PANEL words of two bfloat16 at `source`, as float32: all first ones at `target`, then all second ones."""
+    lines = [read(builder, builder.add(source, I64(64 * side)), I32X16, 4) for side in range(PANEL // LANES)]
+    for side, line in enumerate(lines):
+        for which, floats in enumerate(halves(builder, line)):
+            write(builder, builder.add(target, I64(4 * PANEL * which + 64 * side)), floats, 4)
 
 
 @operation(types.void, types.int64, types.int64, types.int64, types.int64)

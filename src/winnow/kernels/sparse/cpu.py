@@ -17,9 +17,11 @@ from winnow.kernels.attend.cpu_prefill import (
     areas,
     finish,
     hide,
+    in_pairs,
     multiply_keys,
     multiply_values,
     pack_keys,
+    pack_query,
     pack_values,
     work_bytes,
 )
@@ -53,9 +55,9 @@ def take(
     partial = count < lanes or read_i64(places + 8 * (count - 1)) > own
     for j in range(count, lanes):
         write_i64(places + 8 * j, NOWHERE)
-    pack_keys(gather(k, places, count, lanes, size, staging), size, keys)
-    pack_values(gather(v, places, count, lanes, size, staging), size, half, values)
-    multiply_keys(queries, keys, size, logits, vectors, lanes, half)
+    pack_keys(gather(k, places, count, lanes, size, staging), head_dim, half, keys)
+    pack_values(gather(v, places, count, lanes, size, staging), head_dim, half, values)
+    multiply_keys(queries, keys, head_dim, logits, vectors, lanes, half)
     for i in range(rows):
         mine = logits + i * LOGIT_BYTES
         if softcap != 0:
@@ -64,7 +66,7 @@ def take(
             hide(mine, lanes, places, own + i, 0)
         update_softmax(
             mine, lanes, ONE if softcap != 0 else scale, tops + 4 * i, totals + 4 * i, sums + 4 * head_dim * i,
-            head_dim, half,
+            head_dim, in_pairs(half),
         )  # fmt: skip
     multiply_values(logits, values, head_dim, sums, vectors, lanes, half)
 
@@ -118,7 +120,7 @@ def cells_kernel(
             start = at * block
             count, group = min(block, rows - start), q_heads // kv_heads
             for i in range(count):
-                copy(q + ((start + i) * q_heads + head) * size, mine + i * QUERY_BYTES, size)
+                pack_query(q + ((start + i) * q_heads + head) * size, head_dim, half, mine + i * QUERY_BYTES)
             attend_task(
                 k + head // group * k_stride, v + head // group * v_stride, seen[head, at], width, front,  # type: ignore[index]
                 units - rows + start, count, head_dim, scale, softcap, half, mine, vectors,
