@@ -23,15 +23,19 @@ _ANY_LENGTH = 4096
 
 @dataclass(frozen=True)
 class Arm:
-    """A plan as text, in which `{1/8}` stands for an eighth of the prompt's tokens, and the name that it has."""
+    """A plan as text, in which `{1/8}` stands for an eighth of the prompt's tokens, and the name that it has.
+
+    adapter: what the model has besides, a directory or a name; None: nothing, or what the whole run has.
+    """
 
     text: str
     name: str
+    adapter: str | None = None
 
     @classmethod
-    def of(cls, text: str, name: str | None = None) -> "Arm":
+    def of(cls, text: str, name: str | None = None, adapter: str | None = None) -> "Arm":
         """Raises InputError or PlanError where the text is no plan."""
-        arm = cls(text, name or text)
+        arm = cls(text, name or (f"{text}, {Path(adapter).name}" if adapter else text), adapter)
         arm.plan(_ANY_LENGTH)
         return arm
 
@@ -60,9 +64,13 @@ def distinct_arms(arms: Iterable[Arm]) -> list[Arm]:
     """Full attention first, then the others, each once. Raises InputError where a name has two plans."""
     found = {FULL: Arm(FULL, FULL)}
     for arm in arms:
-        if found.setdefault(arm.name, arm).text != arm.text:
-            raise InputError(f"{arm.name!r} names both {found[arm.name].text} and {arm.text}; give each its own name")
+        if (other := found.setdefault(arm.name, arm)) != arm:
+            raise InputError(f"{arm.name!r} names both {_told(other)} and {_told(arm)}; give each its own name")
     return list(found.values())
+
+
+def _told(arm: Arm) -> str:
+    return f"{arm.text} with {arm.adapter}" if arm.adapter else arm.text
 
 
 @dataclass(frozen=True)
@@ -149,13 +157,13 @@ def _settings(path: Path, cost: str, table: dict[str, Any]) -> Iterator[Setting]
 
 
 def read_arms(path: Path) -> list[Arm]:
-    """Of a JSON file as `choose` writes it: {"arms": [{"plan": ..., "name": ...}]}; a name is the plan if left out.
+    """Of a JSON file as `choose` writes it: {"arms": [{"plan": ..., "name": ..., "adapter": ...}]}.
 
-    Raises InputError or PlanError where it is none.
+    A name is the plan if left out, and the adapter's beside it. Raises InputError or PlanError where it is none.
     """
     try:
         document = json.loads(read_text(path))
-        return [Arm.of(each["plan"], each.get("name")) for each in document["arms"]]
+        return [Arm.of(each["plan"], each.get("name"), each.get("adapter")) for each in document["arms"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         wanted = '{"arms": [{"plan": "snapkv(budget={1/8})"}]}'
         raise InputError(f"{path} holds no arms: {error!r:.80}; write {wanted}") from error

@@ -9,8 +9,8 @@ from benchmarks.commands.quality import Choose, Run, Table
 from benchmarks.quality.arms import GRID, Arm, Grid, distinct_arms, read_arms
 from benchmarks.quality.choose import RULE, choose
 from benchmarks.quality.figures import score_rows, window_rows
-from benchmarks.quality.header import header
-from benchmarks.quality.measure import Bench, check_all
+from benchmarks.quality.header import adapter_hash, header
+from benchmarks.quality.measure import Adapted, Bench, check_all
 from benchmarks.quality.plot import plot_quality
 from benchmarks.quality.records import Journal, Record, merged, read_journal
 from benchmarks.quality.split import write_split
@@ -24,7 +24,7 @@ from winnow.cli.terminal import Meter, interruptible
 from winnow.errors import InputError
 
 # What headers agree in where records are shown together: else they say different things.
-SAME = ("model", "weights_sha256", "adapter", "split", "seed", "fed", "dtype", "prefill_chunk")
+SAME = ("model", "weights_sha256", "adapter", "adapter_sha256", "split", "seed", "fed", "dtype", "prefill_chunk")
 
 
 def run(options: Run) -> int:
@@ -37,14 +37,19 @@ def run(options: Run) -> int:
         llm = options.load()
         if llm.tokenizer is None:
             raise InputError("the model has no tokenizer, so it can read no text; give one that has")
+        adapted = {arm.adapter: options.load(adapter=arm.adapter) for arm in arms if arm.adapter}
         settings = {"adapter": options.adapter, "split": options.split, "seed": options.seed, "fed": options.fed}
+        if options.adapter is not None:
+            settings["adapter_sha256"] = adapter_hash(options.adapter)
+        used = {arm.adapter for arm in arms if arm.adapter is not None}
+        adapted = {name: Adapted(options.load(adapter=name), adapter_hash(name)) for name in sorted(used)}
         known = header(llm, options.model_name, uncommitted=options.uncommitted, **settings)
         journal = Journal(options.records, known)
         wanted = len(arms) * len(set(options.length)) * (options.questions * len(_names(options)) + 6 * options.windows)
         complete = False
         with Meter("quality", wanted) as meter, interruptible():
             meter.advance(len(journal.records))
-            for _ in _measured(options, Bench(llm, journal, arms), Path(made)):
+            for _ in _measured(options, Bench(llm, journal, arms, adapted), Path(made)):
                 meter.advance(1)
                 meter.note(f"{len(journal.records)} of up to {wanted} records")
             complete = True
@@ -104,7 +109,7 @@ def _measured(options: Run, bench: Bench, folder: Path) -> Iterator[Record]:
             assert llm.tokenizer is not None
             followed = windows(folder, llm.tokenizer, length + options.fed, options.windows, seed=drawn)
         first = next(ask(questions=1)) if options.questions else None
-        check = check_all(llm, first, followed[0] if followed else None, length)
+        check = check_all(first, followed[0] if followed else None, length)
         yield from bench.refuse(length, check)
         yield from bench.follow(followed, length)
         yield from bench.answer(ask(questions=options.questions))

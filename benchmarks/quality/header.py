@@ -4,6 +4,7 @@ import hashlib
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from winnow import LLM
 from winnow.cli.deliver import travelling
 from winnow.errors import InputError
 from winnow.models.files import weight_files
+from winnow.runtime.adapters import ADAPTER_WEIGHTS, find_adapter
 from winnow.runtime.loading import gguf_file, locate
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +46,15 @@ def revision(uncommitted: bool) -> str:
 def weights_hash(model: str) -> str:
     """SHA-256 of the files of weights, one after the other in the order of their names."""
     file = gguf_file(model)
-    files = [file] if file is not None else sorted(weight_files(locate(model), model))
+    return _hash([file] if file is not None else sorted(weight_files(locate(model), model)))
+
+
+def adapter_hash(source: str) -> str:
+    """SHA-256 of an adapter's weights. Raises as `find_adapter`."""
+    return _hash([find_adapter(source) / ADAPTER_WEIGHTS])
+
+
+def _hash(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for each in files:
         with each.open("rb") as stream:

@@ -90,6 +90,8 @@ def test_full_attention_comes_first_and_names_are_unique():
     assert [arm.name for arm in distinct_arms(arms)] == [FULL, "mine", "pop"]
     with pytest.raises(InputError, match="'mine' names both"):
         distinct_arms([Arm.of("lazyllm", "mine"), Arm.of("pop", "mine")])
+    with pytest.raises(InputError, match="'mine' names both pop and pop with some/DIR"):
+        distinct_arms([Arm.of("pop", "mine"), Arm.of("pop", "mine", "some/DIR")])
 
 
 def test_parts_of_a_grid():
@@ -126,6 +128,8 @@ def test_arms_of_a_file(tmp_path):
     file = tmp_path / "chosen.json"
     file.write_text(json.dumps({"arms": [{"plan": "pop", "name": "a"}, {"plan": "lazyllm"}]}), encoding="utf-8")
     assert [(arm.text, arm.name) for arm in read_arms(file)] == [("pop", "a"), ("lazyllm", "lazyllm")]
+    file.write_text(json.dumps({"arms": [{"plan": "full", "adapter": "some/DIR"}]}), encoding="utf-8")
+    assert read_arms(file) == [Arm("full", "full, DIR", "some/DIR")]
     for wrong in ("[]", "{}", '{"arms": [{}]}', '{"arms": ["pop"]}', "no JSON"):
         file.write_text(wrong, encoding="utf-8")
         with pytest.raises(InputError, match="holds no arms"):

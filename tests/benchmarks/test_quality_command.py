@@ -54,6 +54,23 @@ def test_run_choose_run_again_and_merge(bench, tiny, data, tmp_path):
     assert (bench("quality", "table", tested, records).code, bench("quality", "choose", tested).code) == (2, 2)
 
 
+def test_arms_that_have_adapters(bench, data, tmp_path):
+    plans, records = tmp_path / "arms.json", tmp_path / "a.jsonl"
+    arms = [{"plan": "speed(cutoff=6)", "adapter": adapter} for adapter in ("needle-speed-6", None)]
+    plans.write_text(json.dumps({"arms": arms}), encoding="utf-8")
+    common = ("quality", "run", records, "--split", "test", "--data", data, "-m", "needle", "--plans", plans)
+    result = bench(*common, "-l", 512, "-n", 1, "-w", 1, "--fed", 2, "-t", "niah_single", "--uncommitted", "--json")
+    assert result.code == 0, result.err
+    kl = {row["arm"]: row["kl"]["mean"] for row in result.json["windows"] if row["domain"] == "all"}
+    assert kl["full"] == 0
+    assert 0 < kl["speed(cutoff=6), needle-speed-6"] != kl["speed(cutoff=6)"] > 0
+    [once] = {json.loads(line).get("adapter_sha256") for line in records.read_text().splitlines()} - {None}
+    assert once == module.adapter_hash("needle-speed-6")
+    plans.write_text(json.dumps({"arms": [{"plan": "full", "adapter": "./nowhere"}]}), encoding="utf-8")
+    result = bench(*common, "-l", 512, "-n", 1, "-w", 0, "-t", "niah_single", "--uncommitted")
+    assert (result.code, "nowhere" in result.err) == (2, True), result.err
+
+
 def test_what_would_be_ignored_or_is_nothing_is_refused(bench, tiny, data, tmp_path):
     common = ("quality", "run", tmp_path / "a.jsonl", "--split", "test", "--data", data, "-m", tiny, "--uncommitted")
     for arguments, said in {

@@ -3,16 +3,19 @@
 import json
 
 import pytest
+import torch
 from benchmarks.quality.arms import Arm, distinct_arms
-from benchmarks.quality.measure import Bench, check_all
+from benchmarks.quality.measure import Adapted, Bench, check_all
 from benchmarks.quality.records import Journal, merged, read_journal
 from benchmarks.windows import Window
 
 from digits import Digits
+from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM
 from winnow.errors import InputError
 from winnow.evaluation.evaluate import cases
+from winnow.evaluation.fidelity import distance, log_probs_after
 
 HEADER = {"model": "tiny", "seed": (0, 1), "typed": "a command"}
 ARMS = distinct_arms(
@@ -27,8 +30,6 @@ LENGTH = 96
 
 @pytest.fixture(scope="module")
 def llm():
-    from tiny import tiny_model
-
     return LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=32)
 
 
@@ -39,10 +40,10 @@ def everything(llm):
     return followed, lambda: cases(llm, [Digits()], [LENGTH], 3)
 
 
-def measure(llm, path, stop=None, arms=ARMS):
+def measure(llm, path, stop=None, arms=ARMS, adapted=None):
     """As `quality run` does, up to so many records."""
-    bench, (followed, ask) = Bench(llm, Journal(path, HEADER), arms), everything(llm)
-    check = check_all(llm, next(ask()), followed[0], LENGTH)
+    bench, (followed, ask) = Bench(llm, Journal(path, HEADER), arms, adapted or {}), everything(llm)
+    check = check_all(next(ask()), followed[0], LENGTH)
     steps = [bench.refuse(LENGTH, check), bench.follow(followed, LENGTH), bench.answer(ask())]
     for count, _ in enumerate((record for step in steps for record in step), start=1):
         if count == stop:
@@ -87,6 +88,36 @@ def test_an_arm_that_cannot_run_is_recorded_and_the_others_go_on(llm, tmp_path):
     assert (refused["arm"], refused["length"]) == ("locret(budget=8)", LENGTH)
     assert "heads" in refused["reason"]
     assert {each["arm"] for each in records if each["kind"] == "answer"} == {"full", "speed(cutoff=1)"}
+
+
+def test_arms_with_an_adapter_are_compared_with_the_model_without(llm, tmp_path):
+    model = tiny_model()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    other = LLM(model, tokenizer=byte_tokenizer(), prefill_chunk=32)
+    file, stopped = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    arms = [*ARMS, Arm.of("full", adapter="DIR"), Arm.of("speed(cutoff=1)", "mine", "DIR")]
+    adapted = {"DIR": Adapted(other, "abc")}
+    measure(llm, file, arms=arms, adapted=adapted)
+    _, records = read_journal(file)
+    mine = [each for each in records if each["arm"] in ("full, DIR", "mine")]
+    assert {(each["adapter"], each["adapter_sha256"]) for each in mine} == {("DIR", "abc")}
+    assert len(mine) == 2 * 7
+    measure(llm, tmp_path / "without.jsonl")
+    _, without = read_journal(tmp_path / "without.jsonl")
+    assert [each for each in records if "adapter" not in each] == without  # which is what they were alone
+    window = everything(llm)[0][0]
+    prompt, rest = list(window.ids[:LENGTH]), list(window.ids[LENGTH:])
+    said = [log_probs_after(each.session(max_tokens=4), prompt, rest) for each in (llm, other)]
+    wanted = distance("full", LENGTH, rest, *said)
+    windows = [each for each in mine if each["kind"] == "window" and each["arm"] == "full, DIR"]
+    [found] = [each for each in windows if (each["domain"], each["index"]) == (window.domain, window.index)]
+    assert wanted.kl > 0
+    assert (found["kl"], found["nll_full"], found["nll_plan"]) == (wanted.kl, wanted.nll_full, wanted.nll_plan)
+    measure(llm, stopped, 3, arms, adapted)
+    measure(llm, stopped, arms=arms, adapted=adapted)
+    assert sorted(stopped.read_text().splitlines()) == sorted(file.read_text().splitlines())
 
 
 def test_another_header_is_refused_but_another_command_is_noted(tmp_path):

@@ -65,21 +65,29 @@ def fidelity(
 
 
 def fidelities(
-    llm: LLM, ids: Sequence[int], plans: Sequence[Plan], prompt_tokens: int, *, progress: Progress = silent
+    llm: LLM,
+    ids: Sequence[int],
+    plans: Sequence[Plan],
+    prompt_tokens: int,
+    expected: list[Tensor] | None = None,
+    *,
+    progress: Progress = silent,
 ) -> Iterator[tuple[Fidelity, Stats]]:
     """`fidelity` of each plan, and what its run has cost, with full attention, the first of `plans`, run once.
 
     Holds full attention's log-probabilities, [len(ids) - prompt_tokens, vocab] float32, and one cache.
+    expected: a list for these, empty; or with those of another model's full attention, which all are compared with.
     progress: called with the number of tokens just done, `len(ids)` for every plan. Raises as `fidelity`.
     """
     tokens = check_fidelity(llm, ids, plans, prompt_tokens)
     prompt, rest = tokens[:prompt_tokens], tokens[prompt_tokens:]
-    expected: list[Tensor] = []
+    expected = [] if expected is None else expected
     for plan in plans:
         session = llm.session(plan=plan, max_tokens=len(rest))
         found: Iterable[Tensor] = log_probs_after(session, prompt, rest, progress)
-        if plan.is_full:
-            found = expected = list(found)
+        if not expected:
+            expected += found
+            found = expected
         yield distance(plan, prompt_tokens, rest, expected, found), session.stats
 
 
