@@ -12,7 +12,7 @@ from benchmarks.quality.figures import score_rows, window_rows
 from benchmarks.quality.header import adapter_hash, header
 from benchmarks.quality.measure import Adapted, Bench, check_all
 from benchmarks.quality.plot import plot_quality
-from benchmarks.quality.records import Journal, Record, merged, read_journal
+from benchmarks.quality.records import CONTINUED, Journal, Record, merged, read_journal
 from benchmarks.quality.split import write_split
 from benchmarks.quality.tasks import DATA, RULER, split_cases, split_seed, split_tasks
 from benchmarks.quality.view import choices_table, tables
@@ -37,7 +37,6 @@ def run(options: Run) -> int:
         llm = options.load()
         if llm.tokenizer is None:
             raise InputError("the model has no tokenizer, so it can read no text; give one that has")
-        adapted = {arm.adapter: options.load(adapter=arm.adapter) for arm in arms if arm.adapter}
         settings = {"adapter": options.adapter, "split": options.split, "seed": options.seed, "fed": options.fed}
         if options.adapter is not None:
             settings["adapter_sha256"] = adapter_hash(options.adapter)
@@ -131,5 +130,5 @@ def _shown(
     draw = partial(plot_quality, scores=scores, windows=texts, title=title) if scores or texts else None
     shown = tables(scores, texts, title, refused)
     # What the summary was made by is said by it anew; the code that the records are of is in their headers.
-    about = {key: value for key, value in first.items() if key not in ("kind", "typed", "commit")}
+    about = {key: value for key, value in first.items() if key not in ("kind", "typed", "commit", CONTINUED)}
     return deliver(Delivered(command, figures, shown, draw, complete, about), options)

@@ -15,7 +15,8 @@ KEYS = {  # what tells records of a kind from each other
     "window": ("arm", "plan", "domain", "length", "index"),
     "refused": ("arm", "plan", "length"),
 }
-FREE = ("typed",)  # of a header: what may differ where a run goes on
+FREE = ("typed", "machine")  # of a header: what may differ where a run goes on; a line says what it is from there on
+CONTINUED = "continued"  # the kind of such a line, and where a header that is read back has all of them
 
 
 def key_of(record: Record) -> Key:
@@ -39,9 +40,10 @@ class Journal:
             _check_same(path, begun, self.header)
             self.records = [each for each in others if each["kind"] in KEYS]
             self._replace(whole)
-            typed = [begun["typed"], *(each["typed"] for each in others if each["kind"] == "continued")]
-            if header["typed"] not in typed:
-                self._write({"kind": "continued", "typed": header["typed"]})
+            before = [begun, *(each for each in others if each["kind"] == CONTINUED)][-1]
+            now = {name: self.header[name] for name in FREE if name in self.header}
+            if any(before.get(name) != value for name, value in now.items()):
+                self._write({"kind": CONTINUED, **now})
         else:
             self._replace([])
             self._write(self.header)
@@ -73,6 +75,8 @@ def read_journal(path: Path) -> tuple[Record, list[Record]]:
             raise ValueError("no header")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} holds no records of `quality run`: {error}") from error
+    if continued := [each for each in others if each["kind"] == CONTINUED]:
+        header[CONTINUED] = continued
     return header, [each for each in others if each["kind"] in KEYS]
 
 

@@ -120,7 +120,7 @@ def test_arms_with_an_adapter_are_compared_with_the_model_without(llm, tmp_path)
     assert sorted(stopped.read_text().splitlines()) == sorted(file.read_text().splitlines())
 
 
-def test_another_header_is_refused_but_another_command_is_noted(tmp_path):
+def test_another_header_is_refused_but_another_command_and_machine_are_noted(tmp_path):
     file = tmp_path / "a.jsonl"
     Journal(file, HEADER)
     with pytest.raises(InputError, match=r"begun with model='tiny', and this is 'big'"):
@@ -129,6 +129,11 @@ def test_another_header_is_refused_but_another_command_is_noted(tmp_path):
     Journal(file, {**HEADER, "typed": "another"})
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert [(line["kind"], line["typed"]) for line in lines] == [("header", "a command"), ("continued", "another")]
+    moved = {**HEADER, "typed": "another", "machine": {"vectors": "none"}}
+    Journal(file, moved).append(answer("full", 0, 1.0))
+    header, records = read_journal(file)
+    assert [each.get("machine") for each in header["continued"]] == [HEADER.get("machine"), {"vectors": "none"}]
+    assert [record["arm"] for record in records] == ["full"]
 
 
 def answer(arm, index, score):
