@@ -80,6 +80,7 @@ def busy(told: Record) -> str:
 
 BLOCKS = {
     "gguf-speed": Block(speed, ("gguf-speed.json",)),
+    "gguf-speed-avx2": Block(speed, ("gguf-speed-avx2.json",)),
     "gguf-best": Block(best, ("gguf-speed.json",)),
     "gguf-fidelity": Block(fidelity, ("gguf-fidelity.json",)),
     "int4-fidelity": Block(fidelity, ("int4-fidelity.json",)),
