@@ -181,8 +181,8 @@ RESULTS_IN_ORDER = (
     )),
 )  # fmt: skip
 BY_HAND = {
-    "gguf-speed.json, gguf-speed-avx2.json, gguf-fidelity.json, int4-fidelity.json, int4-decode.json": "the commands of "
-    "gguf.md, which name the user's texts and llama.cpp's environment",
+    "gguf-speed.json, gguf-speed-avx2.json, gguf-fidelity.json, int4-fidelity.json, int4-decode.json": "commands "
+    "of gguf.md, which name the user's texts and llama.cpp's environment",
     "lazyllm-revive-prose.json, lazyllm-revive-docs.json": "commands of lazyllm.md, which name the user's texts",
     "lazyllm-revive-code.json, lazyllm-revive-dialogue.json": "commands of lazyllm.md, which name the user's texts",
     "stores.json": "the command of stores.md, which names the user's texts and llama.cpp's environment",
