@@ -15,7 +15,8 @@ KEYS = {  # what tells records of a kind from each other
     "window": ("arm", "plan", "domain", "length", "index"),
     "refused": ("arm", "plan", "length"),
 }
-FREE = ("typed", "machine")  # of a header: what may differ where a run goes on; a line says what it is from there on
+# Of a header: what may differ where a run goes on, a machine's versions excepted; a line says what it is from there on.
+FREE = ("typed", "machine")
 CONTINUED = "continued"  # the kind of such a line, and where a header that is read back has all of them
 
 
@@ -28,7 +29,8 @@ def key_of(record: Record) -> Key:
 class Journal:
     """A file of records: the header first, then a line for each that is appended.
 
-    A line that a killed run has not ended is cut off. Raises InputError where the file was begun with another header.
+    A line that a killed run has not ended is cut off. Raises InputError where the file was begun with another header,
+    but for the command and the machine, which may be another of the same versions.
     """
 
     def __init__(self, path: Path, header: Record) -> None:
@@ -118,9 +120,15 @@ def _whole_lines(path: Path) -> list[str]:
 
 
 def _check_same(path: Path, begun: Record, now: Record) -> None:
-    for name in begun.keys() | now.keys():
-        if name not in FREE and begun.get(name) != now.get(name):
+    was, found = _fixed(begun), _fixed(now)
+    for name in was.keys() | found.keys():
+        if was.get(name) != found.get(name):
             raise InputError(
-                f"{path} was begun with {name}={begun.get(name)!r:.200}, and this is {now.get(name)!r:.200}; "
+                f"{path} was begun with {name}={was.get(name)!r:.200}, and this is {found.get(name)!r:.200}; "
                 "go on as it was begun, or give another file"
             )
+
+
+def _fixed(header: Record) -> Record:
+    kept = {name: value for name, value in header.items() if name not in FREE}
+    return {**kept, "the machine's versions": header.get("machine", {}).get("versions")}

@@ -131,6 +131,8 @@ def test_another_header_is_refused_but_another_command_and_machine_are_noted(tmp
     assert [(line["kind"], line["typed"]) for line in lines] == [("header", "a command"), ("continued", "another")]
     moved = {**HEADER, "typed": "another", "machine": {"vectors": "none"}}
     Journal(file, moved).append(answer("full", 0, 1.0))
+    with pytest.raises(InputError, match=r"begun with the machine's versions=None, and this is \{'numba': '9'\}"):
+        Journal(file, {**moved, "machine": {"vectors": "none", "versions": {"numba": "9"}}})
     header, records = read_journal(file)
     assert [each.get("machine") for each in header["continued"]] == [HEADER.get("machine"), {"vectors": "none"}]
     assert [record["arm"] for record in records] == ["full"]
