@@ -19,6 +19,8 @@ Row = TypeVar("Row", ScoreRow, WindowRow)
 PANELS = {"rows": "rows computed", "bytes": "most bytes held", "units": "units read"}  # % of full attention's
 NAMED = 36  # characters of an arm's name
 CHEAPER = 99.5  # %: an arm that takes more of a cost says nothing about it
+LINEAR = 0.01  # nats: a KL below is drawn to a linear scale
+TICKS = (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 APART = 0.045  # of two names, of the height of a panel
 
 
@@ -58,6 +60,9 @@ def plot_quality(path: Path, scores: Sequence[ScoreRow], windows: Sequence[Windo
     for panels, line in zip(axes, lines, strict=True):
         for axis, cost in zip(panels, PANELS, strict=True):
             _panel(axis, line.points[cost], higher=line.higher)
+        if not line.higher:
+            most = max([LINEAR, *(point.lost.high for points in line.points.values() for point in points)])
+            panels[0].set_ylim(-LINEAR / 5, 1.2 * most)
         panels[0].set_ylabel(line.label)
     for panels, line in zip(axes, lines, strict=True):  # once all limits are settled
         for axis, cost in zip(panels, PANELS, strict=True):
@@ -116,9 +121,9 @@ def _panel(axis: "Axes", points: Sequence[Point], *, higher: bool) -> None:
     if higher:
         reference(axis, 0)
     else:
-        axis.set_yscale("log")
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+        axis.set_yscale("symlog", linthresh=LINEAR, linscale=0.4)  # a plan that loses nothing has its place too
+        axis.set_yticks(TICKS, [f"{each:g}" for each in TICKS])
+        axis.set_yticks([], minor=True)
     plain(axis)
 
 

@@ -8,7 +8,7 @@ from benchmarks.fidelity_by_domain import Interval
 from benchmarks.quality.arms import Grid
 from benchmarks.quality.choose import choose
 from benchmarks.quality.figures import ALL, ENOUGH, paired_interval, score_rows, window_rows
-from benchmarks.quality.plot import Point, frontier
+from benchmarks.quality.plot import Point, frontier, plot_quality
 
 from winnow.errors import InputError
 
@@ -176,3 +176,16 @@ def test_the_frontier_is_what_nothing_cheaper_equals():
     points = [point(30, -1.0), point(10, -5.0), point(20, -6.0), point(40, -1.0), point(50, 0.0)]
     assert [each.cost for each in frontier(points, higher=True)] == [10, 30, 50]
     assert [each.cost for each in frontier(points, higher=False)] == [10, 20]
+
+
+@pytest.mark.parametrize("worst", [0.0, 0.5, 40.0])
+def test_a_plan_that_loses_nothing_has_its_place_in_the_picture(worst, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("benchmarks.quality.plot.save", lambda figure, path: drawn.append(figure))
+    records = [window(arm, i, kl, share=share) for arm, kl, share in
+               (("full", 0.0, 1.0), ("mapped", 0.0, 0.25), ("quest", worst, 0.5)) for i in range(3)]  # fmt: skip
+    plot_quality(tmp_path / "x.png", [], window_rows(records), "title")
+    for axis in drawn[0].axes:
+        low, high = axis.get_ylim()
+        assert low < 0 < worst + 1e-9 < high
+        assert {"mapped"} <= {each.get_text() for each in axis.texts}
