@@ -75,6 +75,7 @@ def final(told: Record) -> str:
     return measured(told, by_task=True)
 
 
+ORACLE = "oracle: "  # begins the name of an arm that no one would run
 # What was chosen on validation for each cost, and for all at once.
 CHOSEN = {
     "with 0.6 of the rows": "fastkv(keep=0.44, layer=8, window=1024)",
@@ -87,19 +88,24 @@ CHOSEN = {
 
 
 def caption(told: Record) -> str:
-    """What the README says below the picture."""
+    """What the README says below the picture: of answers only where there are enough."""
     scores = {row["arm"]: row for row in over_all(told["scores"], "task")}
     windows = {row["arm"]: row for row in over_all(told["windows"], "domain")}
-    lost = ", ".join(
-        f"{what} {_points(scores[arm])} points and a KL of {windows[arm]['kl']['mean']:.3f} (`{arm}`)"
-        for what, arm in CHOSEN.items()
-    )
     full = scores["full"]
+    plans = [arm for arm in windows if arm != "full" and not arm.startswith(ORACLE)]
+
+    def lost(arm: str) -> str:
+        distance = f"a KL of {ranged(windows[arm]['kl'], 3)}"
+        return distance if full["few"] else f"{_points(scores[arm])} points and {distance}"
+
+    chosen = "; ".join(f"{what} {lost(arm)} (`{arm}`)" for what, arm in CHOSEN.items())
+    few = " (too few of a task to say what a plan loses of them)" if full["few"] else ""
     return (
-        f"*SmolLM2-135M after {full['length']:,} tokens: what {len(scores) - 1} plans lose over what each computes, "
+        f"*SmolLM2-135M after {full['length']:,} tokens: what {len(plans)} plans lose over what each computes, "
         f"holds and reads. Full attention answers {_answered(full)} % of {full['questions']} questions of the test "
-        f"split. Chosen on validation, some of them anew when the test's first questions had been seen, are: {lost}. "
-        "`mapped` holds in files what it does not hold in memory ([tables](docs/results/quality.md#what-is-lost)).*"
+        f"split{few}; beside them are {windows['full']['windows']} windows of real text. Chosen on validation, some "
+        f"of them anew when the test's first questions had been seen, are: {chosen}. `mapped` holds in files what it "
+        "does not hold in memory ([tables](docs/results/quality.md#what-is-lost)).*"
     )
 
 
@@ -165,6 +171,7 @@ def chosen(told: Record) -> str:
 
 
 SHOWN = {
+    final: ("final",),
     arms: ("keep", "compute", "defaults-needle", "defaults-others-needle", "ranking-needle"),
     measured: ("votes", "reads", "defaults", "defaults-others", "ranking", "nearby"),
     chosen: ("chosen",),
@@ -172,3 +179,4 @@ SHOWN = {
 BLOCKS = {
     f"quality-{name}": Block(shown, (f"quality-{name}.json",)) for shown, names in SHOWN.items() for name in names
 }
+BLOCKS["quality-final-caption"] = Block(caption, ("quality-final.json",))
