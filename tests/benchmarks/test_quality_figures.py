@@ -188,4 +188,4 @@ def test_a_plan_that_loses_nothing_has_its_place_in_the_picture(worst, tmp_path,
     for axis in drawn[0].axes:
         low, high = axis.get_ylim()
         assert low < 0 < worst + 1e-9 < high
-        assert {"mapped"} <= {each.get_text() for each in axis.texts}
+        assert "mapped" in {each.get_text() for each in axis.texts}

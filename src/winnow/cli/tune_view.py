@@ -49,9 +49,14 @@ def plan_file(result: Result, model: str) -> str:
         f"limits: {result.limits}",
         f"search, {best.searched.prompts} prompts: {_figures(best.searched)}",
         f"confirmation, {best.confirmed.prompts} prompts that the search did not see: {_figures(best.confirmed)}",
-        f"timed on the latter: {_times(best)}",
+        f"answered in turns, {answered(result)} of the latter: {_times(best)}",
     ]
     return "".join(f"# {line}\n" for line in lines) + f"{best.plan}\n"
+
+
+def answered(result: Result) -> int:
+    """How many prompts the finalists have answered, of those that there was time for."""
+    return max((each.timed.examples for each in result.finalists if each.timed is not None), default=0)
 
 
 def _frontier_table(result: Result, model: str) -> Table:
@@ -73,8 +78,8 @@ def _finalists_table(result: Result) -> Table:
         {"plan": lambda each: each.plan},
         columns,
         title=f"finalists, {result.confirmation_prompts} prompts that the search did not see",
-        note="times: medians, beside full attention's in the same run; answer: TTFT + (mean tokens of full attention's "
-        "answers - 1) * TPOT",
+        note=f"score and times: of {answered(result)} of these prompts, answered in turns with full attention; times "
+        "are medians; answer: TTFT + (mean tokens of full attention's answers - 1) * TPOT",
     )
 
 
