@@ -128,6 +128,20 @@ def test_an_adapter_beside_packed_weights_is_the_merged_one(settings: dict[str, 
         torch.testing.assert_close(got, wanted, rtol=0, atol=2e-4)
 
 
+def test_a_fingerprint_names_the_adapter_whether_it_is_merged_or_beside(file: Path, tmp_path: Path) -> None:
+    save_adapter(LLM(file, device="cpu", weights="dense").model, tmp_path / "one")
+    save_adapter(LLM(file, device="cpu", weights="dense").model, tmp_path / "scaled", lora_alpha=13)
+
+    def of(adapter: Path | None, **how: Any) -> str:
+        return fingerprint(LLM(file, device="cpu", adapter=adapter, **how).model)
+
+    beside, merged = of(tmp_path / "one"), of(tmp_path / "one", weights="dense")
+    assert beside == merged == of(tmp_path / "one", weights="dense", dtype="float32")
+    assert len({beside, of(None), of(tmp_path / "scaled")}) == 3
+    dense = LLM(file, device="cpu", adapter=tmp_path / "one", weights="dense").model
+    assert fingerprint(LLM(dense, weights="int4").model) not in (beside, of(None))
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

@@ -1,6 +1,7 @@
 """What was trained under a plan: adapters and whole models, and the `winnow.json` that says what they are for."""
 
 import hashlib
+import json
 import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from winnow.errors import MissingExtraError, ModelError, PlanError
 from winnow.models.files import ADAPTER, check_directory, is_directory, no_pickles, read_object
 from winnow.models.finite import check_finite
 from winnow.models.hub import cached, download
-from winnow.models.low_rank import attach
+from winnow.models.low_rank import ADAPTED, attach
 from winnow.models.packed import is_packed, named_weights
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
@@ -24,6 +25,7 @@ from winnow.runtime.loading import asset
 METADATA = "winnow.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 SAMPLE = 256  # values of each parameter that a fingerprint looks at
+SCALED_BY = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern")  # of an adapter's settings
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,11 @@ def fingerprint(model: PreTrainedModel) -> str:
     """The SHA-256 of a model's parameters: of all names and shapes, and of `SAMPLE` values of each.
 
     Values are rounded to bfloat16 first, so a checkpoint has the same fingerprint in bfloat16 as in float32, and the
-    same packed as dense.
+    same packed as dense. With an adapter it is of the model without it and of the adapter, so that it is the same
+    whether that was merged, in whatever dtype and on whatever device, or stands beside packed weights.
     """
+    if (both := getattr(model, ADAPTED, None)) is not None:
+        return str(both)
     digest = hashlib.sha256()
     for name, weight in sorted(named_weights(model), key=lambda named: named[0]):
         size = weight.shape.numel() if isinstance(weight, torch.Tensor) else weight.shape[0] * weight.shape[1]
@@ -132,16 +137,27 @@ def load_adapter(model: PreTrainedModel, directory: Path) -> Trained:
 
     Raises ModelError where it is damaged, cannot be merged, or was trained on another model.
     """
-    record = read_metadata(directory)
-    if record is not None and record["base"]["fingerprint"] != fingerprint(model):
+    record, without = read_metadata(directory), fingerprint(model)
+    if record is not None and record["base"]["fingerprint"] != without:
         raise ModelError(
             f"the adapter {directory.name} was trained on {record['base']['name']}, and this model, "
             f"{model.config.name_or_path or type(model).__name__}, has other weights; load it with its own"
             f"{dtype_hint(model)}"
         )
-    if is_packed(model):
-        attach(model, directory)
-        return trained_in(directory) or Trained(directory.name)
+    (attach if is_packed(model) else _merge)(model, directory)
+    setattr(model, ADAPTED, _with_adapter(without, directory))
+    return trained_in(directory) or Trained(directory.name)
+
+
+def _with_adapter(without: str, directory: Path) -> str:
+    """The fingerprint of a model that had another one without the adapter in `directory`."""
+    settings = read_object(directory / ADAPTER)
+    scale = {name: settings.get(name) for name in SCALED_BY}
+    weights = hashlib.sha256((directory / ADAPTER_WEIGHTS).read_bytes()).hexdigest()
+    return hashlib.sha256(f"{without} {weights} {json.dumps(scale, sort_keys=True)}".encode()).hexdigest()
+
+
+def _merge(model: PreTrainedModel, directory: Path) -> None:
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights
 
@@ -162,7 +178,6 @@ def load_adapter(model: PreTrainedModel, directory: Path) -> Trained:
         adapted.unload()
         raise ModelError(f"{directory}: the adapter lacks {len(missing)} tensors, such as {min(missing)}")
     adapted.merge_and_unload()
-    return trained_in(directory) or Trained(directory.name)
 
 
 def need_train_extra() -> None:
