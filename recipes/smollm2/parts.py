@@ -16,10 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file, save_file
+
 from winnow.learn.directory import last_checkpoint
 from winnow.runtime.adapters import read_metadata
 
-ADAPTER = "--batch 2 --learning-rate 3e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 200"
+ADAPTER = "--batch 2 --learning-rate 3e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 300"
 HEADS = "--width 256 --length 4096 --dtype bfloat16 --bf16 --validate-every 500"
 
 
@@ -73,6 +76,9 @@ def train(parts: Sequence[Part], data: Path, out: Path, model: str, steps: int |
     """
     out.mkdir(parents=True, exist_ok=True)
     waiting = [part for part in parts if not _done(out / part.name)]
+    for part in parts:
+        if part not in waiting:
+            halve(out / part.name)  # where the run before was stopped just there
     running: dict[Part, subprocess.Popen[bytes]] = {}
     failed = None
     while running or (waiting and not failed):
@@ -80,6 +86,8 @@ def train(parts: Sequence[Part], data: Path, out: Path, model: str, steps: int |
             if process.poll() is not None:
                 del running[part]
                 failed = failed or (part if process.returncode else None)
+                if not process.returncode:
+                    halve(out / part.name)
                 print(f"{part.name}: {'failed' if process.returncode else 'done'}", flush=True)
         under = {part.name for part in running}
         ready = [part for part in waiting if part.over is None or (part.over not in under and _done(out / part.over))]
@@ -99,6 +107,16 @@ def command(part: Part, data: Path, out: Path, model: str, steps: int | None) ->
     line += ["--adapter", str(out / part.over)] if part.over else []
     line += [str(data / "train.jsonl"), "--validation", str(data / "held-out.jsonl"), "--out", str(made)]
     return [*line, "--plot", str(out / f"{part.name}.png"), *(["--resume"] if resume else [])]
+
+
+def halve(directory: Path) -> None:
+    """Round the weights of a part to bfloat16, in which it ships; what is so stays as it is."""
+    for file in directory.glob("*.safetensors"):
+        tensors = load_file(file)
+        if any(each.dtype != torch.bfloat16 for each in tensors.values()):
+            rest = file.with_suffix(".half")
+            save_file({name: each.bfloat16() for name, each in tensors.items()}, rest, metadata={"format": "pt"})
+            rest.replace(file)
 
 
 def _start(arguments: list[str], output: Path) -> subprocess.Popen[bytes]:

@@ -16,6 +16,7 @@ from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM
 from winnow.errors import InputError
+from winnow.learn import heads_learner
 from winnow.learn.heads import train_heads
 from winnow.learn.heads_learner import HeadsLearner, errors, overlap
 from winnow.learn.heads_recipe import HeadsRecipe
@@ -72,8 +73,10 @@ def test_the_learning_rate_rises_over_two_thirds_and_falls_to_nothing() -> None:
     assert [recipe.rate(step) for step in places] == pytest.approx([0, 2.5e-7, 2.5e-4, 5e-4, 2.5e-4, 5e-7])
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-def test_layer_by_layer_is_the_whole_loss_at_once(bf16: bool) -> None:
+@pytest.mark.parametrize(("bf16", "has"), [(False, True), (True, True), (True, False)])
+def test_layer_by_layer_is_the_whole_loss_at_once(bf16: bool, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_bf16 = torch.float32  # what products are taken in where the device has none of bfloat16
+    monkeypatch.setattr(heads_learner, "multiplied_in", lambda kind, device: kind if has else no_bf16)
     recipe = HeadsRecipe(width=5, steps=6, learning_rate=1e-2, bf16=bf16)
     samples = [random_labels() for _ in range(recipe.steps)]
     learner = HeadsLearner(RetainingHeads.random(CONFIG, seed=0), recipe)
@@ -85,7 +88,7 @@ def test_layer_by_layer_is_the_whole_loss_at_once(bf16: bool) -> None:
         regression, smoothness = torch.zeros(()), torch.zeros(())
         for layer in range(3):
             hidden = sample.inputs[layer] @ joint.first[layer].T
-            if bf16:
+            if bf16 and has:
                 hidden = sample.inputs[layer].bfloat16() @ joint.first[layer].T.bfloat16()
             scores = (F.silu(hidden).float() @ joint.second[layer].T).T
             regression = regression + F.smooth_l1_loss(scores, sample.targets[layer]) / 3

@@ -183,7 +183,8 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(case: Case, data: Pa
     (parts / "checkpoint-8").mkdir()  # what an interrupted save leaves
     resumed = case.train(tiny_llm(), data, parts, recipe, resume=True, **held_out)
     same(case.weights(whole), case.weights(parts))
-    assert {**resumed.record["result"], "seconds": 0} == {**expected, "seconds": 0}
+    measured = {"seconds": 0, "peak_bytes": 0}  # of each run its own
+    assert resumed.record["result"] | measured == expected | measured
     assert log(parts) == log(whole)
     assert [line["step"] for line in log(parts)] == ([3, 4, 6, 8, 9, 10, 10] if case.measured else [4, 8, 10])
     assert resumed.files == case.files

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from cyclopts import CycloptsError
+from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 facts = pytest.importorskip("recipes.smollm2.facts")
@@ -131,7 +133,12 @@ def test_parts_are_trained_each_over_its_own_and_once(tmp_path, capsys):
     said_first = train(heads, long)
     assert said_first.index("long: done") < said_first.index("winnow train locret")
     assert json.loads((tmp_path / "out" / "heads" / "winnow.json").read_text())["result"]
+    made = [next((tmp_path / "out" / name).glob("*.safetensors")) for name in ("long", "heads")]
+    halves = [path.read_bytes() for path in made]
+    assert {each.dtype for path in made for each in load_file(path).values()} == {torch.bfloat16}
+    save_file({name: each.float() for name, each in load_file(made[0]).items()}, made[0])  # stopped just before that
     assert "speed" not in train(heads, long)  # both are there
+    assert [path.read_bytes() for path in made] == halves
     broken = parts.Part("broken", "locret --width -1", 1)
     assert parts.train([broken, heads], tmp_path, tmp_path / "out", "needle", None, 1) is broken
 

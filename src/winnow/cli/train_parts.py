@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from winnow.cli.commands.train import Duo, Heads, Indexer, KVzap, LoCoCo, Locret, Training
-from winnow.cli.training import left_out, train
+from winnow.cli.training import left_out, memory, train
 from winnow.learn.convolutions import train_convolutions
 from winnow.learn.gates import train_gates
 from winnow.learn.heads import train_heads
@@ -36,6 +36,7 @@ class Told:
             "tokens": f"{result['tokens']:,}",
             self.items: f"{data['samples']:,}{left_out(data)}",
             "time": f"{result['seconds']:.1f} s",
+            "memory": memory(result["peak_bytes"]),
         }
         if held_out := result["held_out"]:
             values["held out"] = self.held_out.format(**held_out)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from winnow.cli.commands.train import Speed
-from winnow.cli.training import left_out, train
+from winnow.cli.training import left_out, memory, train
 from winnow.errors import InputError
 from winnow.learn.recipe import Lora
 from winnow.learn.sft import Report, train_speed
@@ -50,4 +50,5 @@ def _told(made: Report) -> tuple[str, Mapping[str, str]]:
         "tokens": f"{result.tokens:,}",
         "conversations": f"{data['conversations']:,}{left_out(data)}",
         "time": f"{result.seconds:.1f} s",
+        "memory": memory(result.peak_bytes),
     }

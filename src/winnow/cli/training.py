@@ -72,6 +72,11 @@ def train(
     return deliver(Record(command, record, Group(table, use)), JsonOptions(as_json=options.as_json))
 
 
+def memory(peak: int) -> str:
+    """What a training held at most."""
+    return f"{peak / 2**20:,.0f} MiB at most"
+
+
 def left_out(data: Mapping[str, int]) -> str:
     """`, 3 left out as too long` of what the data had."""
     found = {name.removeprefix("too_"): data.get(name) for name in ("too_long", "too_short")}

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from winnow.kernels.linear import multiplied_in
 from winnow.learn.heads_recipe import HeadsRecipe
 from winnow.learn.labels import Labelled
 from winnow.learn.learner import Learner, check_loss
@@ -55,7 +56,8 @@ class HeadsLearner(Learner):
 
     def _figures(self, labelled: Labelled, *, gradient: bool) -> Figures:
         """Over the layers of a sample; adds to the weights' gradients where those are wanted."""
-        layers, dtype = self.heads.config.layers, torch.bfloat16 if self.recipe.bf16 else torch.float32
+        layers, kind = self.heads.config.layers, torch.bfloat16 if self.recipe.bf16 else torch.float32
+        dtype = multiplied_in(kind, self.device.type)
         heads = RetainingHeads(self.heads.config, [weight.to(dtype) for weight in self.heads.first], self.heads.second)
         rows = []
         for layer, (inputs, targets) in enumerate(zip(labelled.inputs, labelled.targets, strict=True)):

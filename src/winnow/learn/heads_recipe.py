@@ -30,7 +30,7 @@ class HeadsRecipe(Logged):
     seed: int = 0
     """Of new heads and of the order of the data."""
     bf16: bool = False
-    """The large matrix products in bfloat16, weights in float32."""
+    """The large matrix products in bfloat16 where the device has them, weights in float32."""
     validate_every: Count = 500
     """Steps between measurements on --validation."""
 

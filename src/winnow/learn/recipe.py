@@ -100,7 +100,7 @@ class Recipe(Logged):
     seed: int = 0
     """Of the order of the data and of fresh adapters."""
     bf16: bool = False
-    """Matrix products in bfloat16, weights as they are loaded."""
+    """Matrix products in bfloat16 where the device has them, weights as they are loaded."""
     checkpointing: bool = False
     """Less memory, more time."""
     validate_every: Count = 100

@@ -11,6 +11,7 @@ from winnow.learn.cards import Card
 from winnow.learn.journal import LOG, Journal, save_checkpoint, start_log
 from winnow.learn.labels import Sample
 from winnow.learn.learner import Learner
+from winnow.learn.peak import peak_bytes
 from winnow.learn.samples import Samples, sample_order
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
@@ -151,6 +152,7 @@ class Run(Generic[Learning]):
             **{f"{name}_{when}": line[name] for name in self.parts.shown for when, line in ends.items()},
             "held_out": held_out[-1]["held_out"] if held_out else None,
             "seconds": time.monotonic() - self.begin,
+            "peak_bytes": peak_bytes(self.decoder.device),
         }
 
     def _now(self, every: int) -> bool:

@@ -23,6 +23,7 @@ from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoint
 from winnow.learn.held_out import HeldOut
 from winnow.learn.journal import LOG
 from winnow.learn.packed import packed_forward
+from winnow.learn.peak import peak_bytes
 from winnow.learn.recipe import ALL_LINEAR, Lora, Recipe
 from winnow.learn.rows import segments
 from winnow.learn.run import Progress, silent
@@ -126,7 +127,7 @@ def _learn(
         watch.judge = partial(HeldOut.of(decoder, policy, held_out).figures, decoder, policy)
     with packed_forward(decoder, policy, checkpointing=recipe.checkpointing):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    return watch.result(trainer.state, time.monotonic() - begin), main
+    return watch.result(trainer.state, time.monotonic() - begin, peak_bytes(decoder.device)), main
 
 
 def plan_of(policy: Speed, decoder: Decoder) -> Plan:

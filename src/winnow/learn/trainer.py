@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from winnow.errors import InputError
+from winnow.kernels.linear import multiplied_in
 from winnow.learn.chat import Conversation
 from winnow.learn.recipe import Recipe
 from winnow.learn.rows import Batch
@@ -28,7 +30,7 @@ def make_trainer(
 
     Raises InputError where one process sees several GPUs.
     """
-    arguments = _arguments(recipe, out, on_cpu=learner.device.type == "cpu")
+    arguments = _arguments(recipe, out, learner.device.type)
     if arguments.n_gpu > 1:
         raise InputError(
             f"{arguments.n_gpu} GPUs are seen by one process; start one process per GPU with torchrun, or show it one "
@@ -50,11 +52,12 @@ def make_trainer(
     return trainer
 
 
-def _arguments(recipe: Recipe, out: Path, *, on_cpu: bool) -> TrainingArguments:
+def _arguments(recipe: Recipe, out: Path, device: str) -> TrainingArguments:
+    on_cpu = device == "cpu"
     return TrainingArguments(
         output_dir=str(out),
         use_cpu=on_cpu,
-        bf16=recipe.bf16,
+        bf16=recipe.bf16 and multiplied_in(torch.bfloat16, device) == torch.bfloat16,
         num_train_epochs=recipe.epochs,
         max_steps=recipe.steps or -1,
         per_device_train_batch_size=recipe.batch,

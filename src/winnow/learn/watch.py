@@ -75,11 +75,11 @@ class Watch(TrainerCallback):
         line: dict[str, Any] = {"step": state.global_step, "tokens": state.num_input_tokens_seen}
         self._note(state, line | {name: logs[name] for name in ("loss", "learning_rate", "grad_norm") if name in logs})
 
-    def result(self, state: TrainerState, seconds: float) -> Result:
+    def result(self, state: TrainerState, seconds: float, peak: int) -> Result:
         """What the run came to."""
         losses, held_out = self._found("loss"), self._found("held_out")
         last = held_out[-1] if held_out else None
-        return Result(state.global_step, state.num_input_tokens_seen, losses[0], losses[-1], seconds, last)
+        return Result(state.global_step, state.num_input_tokens_seen, losses[0], losses[-1], seconds, peak, last)
 
     def _judge(self, state: TrainerState) -> None:
         if self.judge is not None:
