@@ -8,6 +8,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as T
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from gguf_models import SMALL, write_model
@@ -140,6 +141,18 @@ def test_a_fingerprint_names_the_adapter_whether_it_is_merged_or_beside(file: Pa
     assert len({beside, of(None), of(tmp_path / "scaled")}) == 3
     dense = LLM(file, device="cpu", adapter=tmp_path / "one", weights="dense").model
     assert fingerprint(LLM(dense, weights="int4").model) not in (beside, of(None))
+    dense.model.layers[0].mlp.up_proj.weight.data += 0.1  # trained further
+    assert fingerprint(dense) not in (beside, of(None))
+
+
+def test_a_fingerprint_is_of_an_adapters_values_rounded_and_not_of_its_file(file: Path, tmp_path: Path) -> None:
+    save_adapter(LLM(file, device="cpu", weights="dense").model, tmp_path)
+    weights = tmp_path / "adapter_model.safetensors"
+    before, tensors = fingerprint(LLM(file, device="cpu", adapter=tmp_path).model), load_file(weights)
+    save_file({name: each.bfloat16() for name, each in tensors.items()}, weights, metadata={"format": "pt", "a": "b"})
+    assert fingerprint(LLM(file, device="cpu", adapter=tmp_path).model) == before
+    save_file({name: -each for name, each in tensors.items()}, weights, metadata={"format": "pt"})
+    assert fingerprint(LLM(file, device="cpu", adapter=tmp_path).model) != before
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from winnow.cli.commands.train import Speed
 from winnow.cli.training import left_out, memory, train
+from winnow.devices import parse_device
 from winnow.errors import InputError
+from winnow.kernels.linear import multiplied_in
 from winnow.learn.recipe import Lora
 from winnow.learn.sft import Report, train_speed
 from winnow.policies.compute.speed import Speed as SpeedPolicy
@@ -23,7 +27,9 @@ def speed(options: Speed) -> int:
         cutoff=options.cutoff, anchors=options.anchors, decode_from=options.decode_from, self_only=options.self_only
     )
     need_train_extra()
-    llm = options.load(dtype=options.dtype or ("float32" if options.full else None))
+    # Adapters learn over weights as they are, but where products of bfloat16 would take longer than of float32.
+    slow = multiplied_in(torch.bfloat16, parse_device(options.device).type) != torch.bfloat16
+    llm = options.load(dtype=options.dtype or ("float32" if options.full or slow else None))
     if (tokenizer := llm.tokenizer) is None:
         raise InputError("the model has no tokenizer, so it cannot read text; give a directory with a tokenizer.json")
     run = partial(train_speed, llm.model, tokenizer, options.data, options.out, policy, recipe)

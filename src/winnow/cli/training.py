@@ -72,9 +72,9 @@ def train(
     return deliver(Record(command, record, Group(table, use)), JsonOptions(as_json=options.as_json))
 
 
-def memory(peak: int) -> str:
+def memory(peak: int | None) -> str:
     """What a training held at most."""
-    return f"{peak / 2**20:,.0f} MiB at most"
+    return "not known" if peak is None else f"{peak / 2**20:,.0f} MiB at most"
 
 
 def left_out(data: Mapping[str, int]) -> str:

@@ -75,7 +75,7 @@ class Watch(TrainerCallback):
         line: dict[str, Any] = {"step": state.global_step, "tokens": state.num_input_tokens_seen}
         self._note(state, line | {name: logs[name] for name in ("loss", "learning_rate", "grad_norm") if name in logs})
 
-    def result(self, state: TrainerState, seconds: float, peak: int) -> Result:
+    def result(self, state: TrainerState, seconds: float, peak: int | None) -> Result:
         """What the run came to."""
         losses, held_out = self._found("loss"), self._found("held_out")
         last = held_out[-1] if held_out else None

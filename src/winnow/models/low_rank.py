@@ -14,7 +14,6 @@ from winnow.models.files import ADAPTER, read_object
 from winnow.models.finite import check_finite
 from winnow.models.packed import PackedLinear
 
-ADAPTED = "winnow_adapted"  # the attribute of a model with an adapter, merged or beside it: the fingerprint of both
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 DOWN, UP = ".lora_A.weight", ".lora_B.weight"

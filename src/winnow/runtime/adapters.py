@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from winnow.errors import MissingExtraError, ModelError, PlanError
 from winnow.models.files import ADAPTER, check_directory, is_directory, no_pickles, read_object
 from winnow.models.finite import check_finite
 from winnow.models.hub import cached, download
-from winnow.models.low_rank import ADAPTED, attach
+from winnow.models.low_rank import attach
 from winnow.models.packed import is_packed, named_weights
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
@@ -25,7 +26,17 @@ from winnow.runtime.loading import asset
 METADATA = "winnow.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 SAMPLE = 256  # values of each parameter that a fingerprint looks at
-SCALED_BY = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern")  # of an adapter's settings
+ADAPTED = "winnow_adapted"  # an attribute of models with an adapter
+# What its weights are multiplied by, of an adapter's settings.
+SCALED_BY = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "use_dora")
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Fingerprints of a model with an adapter. values: of its weights as they are then; both: of the two, apart."""
+
+    values: str
+    both: str
 
 
 @dataclass(frozen=True)
@@ -54,11 +65,14 @@ def fingerprint(model: PreTrainedModel) -> str:
     """The SHA-256 of a model's parameters: of all names and shapes, and of `SAMPLE` values of each.
 
     Values are rounded to bfloat16 first, so a checkpoint has the same fingerprint in bfloat16 as in float32, and the
-    same packed as dense. With an adapter it is of the model without it and of the adapter, so that it is the same
-    whether that was merged, in whatever dtype and on whatever device, or stands beside packed weights.
+    same packed as dense. With an adapter that `load_adapter` has loaded it is of the model without it and of the
+    adapter, merged or beside packed weights, as long as no weight has changed since.
     """
-    if (both := getattr(model, ADAPTED, None)) is not None:
-        return str(both)
+    now, adapted = _of_values(model), getattr(model, ADAPTED, None)
+    return adapted.both if isinstance(adapted, Adapted) and adapted.values == now else now
+
+
+def _of_values(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     for name, weight in sorted(named_weights(model), key=lambda named: named[0]):
         size = weight.shape.numel() if isinstance(weight, torch.Tensor) else weight.shape[0] * weight.shape[1]
@@ -67,8 +81,23 @@ def fingerprint(model: PreTrainedModel) -> str:
             values = weight.detach().flatten()[index.to(weight.device)]
         else:
             values = weight.at(index.to(weight.data.device))
-        digest.update(f"{name} {tuple(weight.shape)}\n".encode() + values.cpu().bfloat16().float().numpy().tobytes())
+        digest.update(f"{name} {tuple(weight.shape)}\n".encode() + _rounded(values))
     return digest.hexdigest()
+
+
+def _of_adapter(without: str, directory: Path) -> str:
+    """Of a model whose fingerprint is `without`, and of all values of the adapter in `directory`, and how they are
+    scaled."""
+    settings = read_object(directory / ADAPTER)
+    scaled = {name: settings[name] for name in SCALED_BY if settings.get(name)}
+    digest = hashlib.sha256(f"{without} {json.dumps(scaled, sort_keys=True)}\n".encode())
+    for name, values in sorted(load_file(directory / ADAPTER_WEIGHTS).items()):
+        digest.update(f"{name} {tuple(values.shape)}\n".encode() + _rounded(values))
+    return digest.hexdigest()
+
+
+def _rounded(values: torch.Tensor) -> bytes:
+    return values.cpu().bfloat16().float().numpy().tobytes()
 
 
 def base_name(model: PreTrainedModel) -> str:
@@ -145,16 +174,8 @@ def load_adapter(model: PreTrainedModel, directory: Path) -> Trained:
             f"{dtype_hint(model)}"
         )
     (attach if is_packed(model) else _merge)(model, directory)
-    setattr(model, ADAPTED, _with_adapter(without, directory))
+    setattr(model, ADAPTED, Adapted(_of_values(model), _of_adapter(without, directory)))
     return trained_in(directory) or Trained(directory.name)
-
-
-def _with_adapter(without: str, directory: Path) -> str:
-    """The fingerprint of a model that had another one without the adapter in `directory`."""
-    settings = read_object(directory / ADAPTER)
-    scale = {name: settings.get(name) for name in SCALED_BY}
-    weights = hashlib.sha256((directory / ADAPTER_WEIGHTS).read_bytes()).hexdigest()
-    return hashlib.sha256(f"{without} {weights} {json.dumps(scale, sort_keys=True)}".encode()).hexdigest()
 
 
 def _merge(model: PreTrainedModel, directory: Path) -> None:

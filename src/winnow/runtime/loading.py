@@ -28,7 +28,6 @@ from winnow.models.files import (
 )
 from winnow.models.finite import check_finite
 from winnow.models.hub import MODEL_FILES, download
-from winnow.models.low_rank import ADAPTED
 from winnow.models.packed import is_packed, packed_modules, quantize_model
 from winnow.models.shadow import twin_of
 from winnow.models.weights import check_report, check_tensors, model_class
@@ -131,11 +130,7 @@ def rounded_copy(model: PreTrainedModel, weights: Weights) -> PreTrainedModel:
         raise ModelError(
             "a loaded model holds no quantised weights to keep packed; weights='int4' rounds them to 4 bits"
         )
-    if weights != "int4":
-        return model
-    copy = twin_of(model)
-    vars(copy).pop(ADAPTED, None)  # an adapter that was merged is rounded too
-    return _rounded(copy, type(model).__name__)
+    return _rounded(twin_of(model), type(model).__name__) if weights == "int4" else model
 
 
 def _warn_of_slow(model: PreTrainedModel) -> None:
