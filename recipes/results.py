@@ -59,8 +59,9 @@ def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
 ON_FOUR = "-m smollm2 -t niah_single -t niah_multikey -t niah_uuids -t banking77_options"
 ON_TEST = (
     "python -m benchmarks quality run {{work}}/{}.jsonl --split test --data {{data}} -m smollm2 "
-    "--plans recipes/quality/final.json -l 4096 -n 25 --threads 1"
+    "--plans recipes/quality/{}.json -l {} -n 25 --threads 1"
 )
+FINAL, CLAIMS = ("final", 4096), ("claims", 2048)
 ON_NEEDLE = "-m needle -t passkey -t number -t kv -t multi_needle"
 
 
@@ -129,10 +130,16 @@ RESULTS_IN_ORDER = (
     Result("prefill-beyond", 25, quoted=("results/prefill.md", "prefill-beyond.json")),
     Result("needles-smollm2", 4, quoted=("diagnose.md", "needles-smollm2.json")),
     Result("quality-final", 450, (
-        f"{ON_TEST.format('final-a')} -w 4 -t niah_single -t banking77_options",
-        f"{ON_TEST.format('final-b')} -w 0 -t niah_multikey -t niah_uuids",
+        f"{ON_TEST.format('final-a', *FINAL)} -w 4 -t niah_single -t banking77_options",
+        f"{ON_TEST.format('final-b', *FINAL)} -w 0 -t niah_multikey -t niah_uuids",
         "python -m benchmarks quality table {work}/final-a.jsonl {work}/final-b.jsonl "
         "--out docs/results/quality-final.json --plot docs/results/quality-final.png",
+    )),
+    Result("quality-claims", 180, (
+        f"{ON_TEST.format('claims-a', *CLAIMS)} -w 2 -t niah_single -t banking77_options",
+        f"{ON_TEST.format('claims-b', *CLAIMS)} -w 0 -t niah_multikey -t niah_uuids",
+        "python -m benchmarks quality table {work}/claims-a.jsonl {work}/claims-b.jsonl "
+        "--out docs/results/quality-claims.json --plot docs/results/quality-claims.png",
     )),
     Result("tune-smollm2", 11, quoted=("tuning.md", "tune-smollm2.json")),
     Result("quality-votes", 35, _quality("votes", "-n 10 -w 1")),

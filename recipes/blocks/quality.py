@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .tables import Block, Column, Record, code, number, ranged, table
+from .tables import Block, Column, Record, code, number, ranged, span, table
 
 ALL = "all"  # tasks, or domains, in records
 
@@ -16,7 +16,7 @@ def arms(told: Record) -> str:
     tasks = [task for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL]
     columns: dict[str, Column] = {"plan": code("arm")}
     columns |= {f"`{task}`, right": _right(cells, task) for task in tasks}
-    columns |= {"points (95 %)": _points}
+    columns |= {"points (95 %)": points}
     columns |= {cost: _share(cost) for cost in ("rows", "bytes", "units")}
     first = told["headers"][0]
     about = (
@@ -35,7 +35,7 @@ def _right(cells: dict[tuple[str, str], Record], task: str) -> Column:
     return shown
 
 
-def _points(row: Record) -> str:
+def points(row: Record) -> str:
     found = row["difference"]
     return f"{100 * found['mean']:+.0f} ({100 * found['low']:+.0f} to {100 * found['high']:+.0f})"
 
@@ -51,14 +51,14 @@ def measured(told: Record, by_task: bool = False) -> str:
     rows = [{**row, "answers": scores.get(row["arm"])} for row in over_all(told["windows"], "domain")]
     columns: dict[str, Column] = {"plan": code("arm")}
     if scores:
-        columns |= {"right, %": _of_answers(_answered), "points (95 %)": _of_answers(_points)}
+        columns |= {"right, %": _of_answers(_answered), "points (95 %)": _of_answers(points)}
     if by_task:
         columns |= _by_task(told["scores"])
     columns |= {"KL (95 %)": lambda row: ranged(row["kl"], 3), "perplexity, x": lambda row: ranged(row["ratio"], 3)}
     after = ("after",) if any(row["costs"].get("after") is not None for row in rows) else ()
     columns |= {cost: _share(cost) for cost in ("rows", "bytes", *after, "held", "units")}
     first, windows = told["headers"][0], max(row["windows"] for row in rows)
-    asked = max((row["questions"] for row in scores.values()), default=0)
+    asked = span((row["questions"] for row in scores.values()), "d") if scores else ""
     tasks = ", ".join(f"`{task}`" for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL)
     about = f"{first['model']}, {first['split']}, {rows[0]['length']:,} tokens; {windows} windows of real text, "
     about += f"{first['fed']} tokens after each; "
@@ -96,7 +96,7 @@ def caption(told: Record) -> str:
 
     def lost(arm: str) -> str:
         distance = f"a KL of {ranged(windows[arm]['kl'], 3)}"
-        return distance if full["few"] else f"{_points(scores[arm])} points and {distance}"
+        return distance if full["few"] else f"{points(scores[arm])} points and {distance}"
 
     chosen = "; ".join(f"{what} {lost(arm)} (`{arm}`)" for what, arm in CHOSEN.items())
     few = " (too few of a task to say what a plan loses of them)" if full["few"] else ""

@@ -1,0 +1,75 @@
+"""What docs/fidelity.md says of the papers' claims on a pre-trained model follows from the figures beside it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+pretrained = pytest.importorskip("recipes.blocks.claims.pretrained")
+
+PAPER = f"lazyllm({pretrained.SHARES}, {pretrained.PAPERS}, keep_decode=None, max_revive=None)"
+NEVER = f"lazyllm({pretrained.SHARES}, {pretrained.PAPERS}, revive='never')"
+OURS = f"lazyllm({pretrained.SHARES})"
+STATIC = "static_prune(keep=0.27, layers=7, kernel=1, voters=1, votes='mean', sink=0)"
+DROPS = ("random_drop(keep=0.45)", "prompt_compression(keep=0.45)")
+BOS, NONE, FOUR = (f"speed(cutoff=0.75{anchors})" for anchors in ("", ", anchors='none'", ", anchors='first:4'"))
+NEEDLES = ("niah_single", "niah_multikey", "niah_uuids")
+
+
+@pytest.fixture(scope="module")
+def told():
+    return json.loads((ROOT / "docs" / "results" / "quality-claims.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def kl(told):
+    return {row["arm"]: row["kl"] for row in told["windows"] if row["domain"] == "all"}
+
+
+@pytest.fixture(scope="module")
+def lost(told):
+    return {(row["arm"], row["task"]): row["difference"] for row in told["scores"]}
+
+
+@pytest.fixture(scope="module")
+def score(told):
+    return {(row["arm"], row["task"]): row["score"] for row in told["scores"]}
+
+
+def test_lazyllm(told, kl, lost, score):
+    assert all(score[arm, task] < 0.2 for task in NEEDLES for arm in (PAPER, NEVER))
+    ratio = next(row["ratio"] for row in told["windows"] if (row["arm"], row["domain"]) == (OURS, "all"))
+    assert ratio["low"] > 1.01  # text loses more than 1 %
+    tasks = [lost[OURS, task]["mean"] for task in (*NEEDLES, "banking77_options")]
+    assert min(tasks) < -0.1 < 0.1 < max(tasks)
+    for arm in (*DROPS, STATIC):
+        assert lost[arm, "all"]["high"] < lost[OURS, "all"]["low"]
+        assert lost[arm, "all"]["high"] > lost[PAPER, "all"]["mean"]  # no more than the paper's ranking
+    assert all(kl[arm]["low"] > kl[PAPER]["high"] for arm in DROPS)
+    assert kl[STATIC]["low"] < kl[PAPER]["mean"]
+
+
+def test_speed(kl, lost):
+    assert lost[BOS, "all"]["high"] < 0
+    gained = kl[NONE]["mean"] - kl[BOS]["mean"]
+    assert kl[BOS]["high"] < kl[NONE]["low"]
+    assert gained > kl[NONE]["mean"] / 2
+    assert 0 <= kl[BOS]["mean"] - kl[FOUR]["mean"] < gained / 10
+    assert lost[NONE, "all"]["mean"] < lost[BOS, "all"]["mean"] < 0
+    assert lost["speed(cutoff=0.5)", "all"]["high"] < lost[BOS, "all"]["low"]
+    assert kl["pop(cutoff=0.75)"]["high"] < kl[BOS]["low"]
+
+
+def test_locret(lost):
+    assert lost["random_heads(budget={1/8})", "all"]["high"] < -0.4
+
+
+def test_slowfast(kl, lost):
+    ours, authors = "slowfast(budget={1/4})", pretrained.AUTHORS
+    assert max(kl[ours]["high"], kl[authors]["high"]) < 0.15
+    assert lost[ours, "niah_uuids"]["high"] < -0.5
+    assert all(lost[ours, task]["mean"] > -0.1 for task in ("niah_single", "niah_multikey", "banking77_options"))
+    assert all(lost[authors, task]["high"] < -0.1 for task in NEEDLES)
