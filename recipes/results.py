@@ -62,15 +62,20 @@ ON_TEST = (
     "--plans recipes/quality/{}.json -l {} -n 25 --threads 1"
 )
 FINAL, CLAIMS = ("final", 4096), ("claims", 2048)
+ON_COPIES = "-m smollm2 -t niah_uuids -t niah_single -t niah_multikey"
 ON_NEEDLE = "-m needle -t passkey -t number -t kv -t multi_needle"
 
 
 def _quality(
-    arms: str, size: str = "-n 6 -w 0", asked: str = "-m smollm2 -t niah_single -t niah_multikey", of: str = ""
+    arms: str,
+    size: str = "-n 6 -w 0",
+    asked: str = "-m smollm2 -t niah_single -t niah_multikey",
+    of: str = "",
+    length: int = 4096,
 ) -> tuple[str, ...]:
     return (
         f"python -m benchmarks quality run {{work}}/quality-{arms}{of}.jsonl --split validation --data {{data}} "
-        f"{asked} --plans recipes/quality/{arms}.json -l 4096 {size} --threads 1 "
+        f"{asked} --plans recipes/quality/{arms}.json -l {length} {size} --threads 1 "
         f"--out docs/results/quality-{arms}{of}.json",
     )
 
@@ -149,6 +154,8 @@ RESULTS_IN_ORDER = (
     Result("quality-defaults-needle", 6, _quality("defaults", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-defaults-others-needle", 6, _quality("defaults-others", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-nearby", 45, _quality("nearby", "-n 6 -w 1", ON_FOUR)),
+    Result("quality-spread", 40, _quality("spread", "-n 8 -w 1", ON_COPIES, length=2048)),
+    Result("quality-spread-needle", 8, _quality("spread-needle", "-n 20 -w 1", ON_NEEDLE, length=2048)),
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),

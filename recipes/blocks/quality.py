@@ -171,7 +171,7 @@ def chosen(told: Record) -> str:
 
 
 SHOWN = {
-    final: ("final",),
+    final: ("final", "spread", "spread-needle"),
     arms: ("keep", "compute", "defaults-needle", "defaults-others-needle", "ranking-needle"),
     measured: ("votes", "reads", "defaults", "defaults-others", "ranking", "nearby"),
     chosen: ("chosen",),

@@ -40,6 +40,8 @@ def test_the_plan_it_writes_is_read_by_other_commands(winnow, tiny, prompts, tmp
     text = plan.read_text(encoding="utf-8")
     assert "# limits: max_kl=100" in text
     assert "# confirmation, 3 prompts" in text
+    assert "# answered in turns, 3 of the latter: " in text
+    assert "score and times: of 3 of these prompts" in " ".join(done.out.split())
     assert f"recommended: {parse_plan(f'@{plan}')}\n" in done.out
     assert plot.read_bytes().startswith(b"\x89PNG")
     run = winnow("run", "hello", "-m", tiny, "--max-tokens", 2, "--plan", f"@{plan}", "--json")
