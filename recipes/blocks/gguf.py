@@ -74,7 +74,8 @@ def decode(told: Record) -> str:
 def busy(told: Record) -> str:
     """Decode steps alone and beside busy processes, by how many threads take them."""
     turns = f"medians of {told['repeats']} turns of {told['new']} tokens"
-    about = f"A token after {told['length']:,}, {turns}; {machine(told)}."
+    paired = "x: the median of the turns' ratios"
+    about = f"A token after {told['length']:,}, {turns}; {paired}; {machine(told)}."
     return f"{table(BUSY, told['summary'])}\n\n{about}"
 
 

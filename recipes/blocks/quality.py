@@ -62,7 +62,11 @@ def measured(told: Record, by_task: bool = False) -> str:
     tasks = ", ".join(f"`{task}`" for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL)
     about = f"{first['model']}, {first['split']}, {rows[0]['length']:,} tokens; {windows} windows of real text, "
     about += f"{first['fed']} tokens after each; "
-    about += f"{asked} questions of {tasks}, points: from full attention's score, in pairs; " if asked else ""
+    if asked:
+        about += (
+            f"{asked} questions of {tasks}, points: from full attention's score, in pairs, one that is asked again "
+        )
+        about += "counted once; *: fewer than 100 different questions of a task; " if by_task else "counted once; "
     return (
         f"{table(columns, rows)}\n\n{about}KL of the next token, nats; x: of full "
         "attention's perplexity; bytes: the most held at once, of all"
@@ -75,6 +79,7 @@ def final(told: Record) -> str:
     return measured(told, by_task=True)
 
 
+CHOICE = "banking77_options"  # a task whose answers are chosen among options
 ORACLE = "oracle: "  # begins the name of an arm that no one would run
 # What was chosen on validation for each cost, and for all at once.
 CHOSEN = {
@@ -104,9 +109,19 @@ def caption(told: Record) -> str:
         f"*SmolLM2-135M after {full['length']:,} tokens: what {len(plans)} plans lose over what each computes, "
         f"holds and reads. Full attention answers {_answered(full)} % of {full['questions']} questions of the test "
         f"split{few}; beside them are {windows['full']['windows']} windows of real text. Chosen on validation, some "
-        f"of them anew when the test's first questions had been seen, are: {chosen}. `mapped` holds in files what it "
-        "does not hold in memory ([tables](docs/results/quality.md#what-is-lost)).*"
+        f"of them anew when the test's first questions had been seen, are: {chosen}.{_choices(told)} `mapped` holds in "
+        "files what it does not hold in memory ([tables](docs/results/quality.md#what-is-lost)).*"
     )
+
+
+def _choices(told: Record) -> str:
+    """What the chosen plans lose of multiple choice, where that is no chance."""
+    lost = {row["arm"]: row["difference"] for row in told["scores"] if row["task"] == CHOICE}
+    losing = [lost[arm] for arm in CHOSEN.values() if lost[arm]["high"] < 0]
+    if not losing:
+        return ""
+    found = span((-100 * each["mean"] for each in losing), ".0f")
+    return f" What skips rows loses {found} points of multiple choice, more than chance does; the others do not."
 
 
 def _by_task(scores: list[Record]) -> dict[str, Column]:
@@ -118,7 +133,9 @@ def _by_task(scores: list[Record]) -> dict[str, Column]:
             cell = cells.get((row["arm"], task))
             if cell is None:
                 return ""
-            return f"{_answered(cell)} %" if cell["arm"] == "full" else f"{100 * cell['difference']['mean']:+.0f}"
+            few = "*" if cell["few"] else ""
+            told = f"{_answered(cell)} %" if cell["arm"] == "full" else f"{100 * cell['difference']['mean']:+.0f}"
+            return f"{told}{few}"
 
         return shown
 
