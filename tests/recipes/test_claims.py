@@ -16,6 +16,7 @@ OURS = f"lazyllm({pretrained.SHARES})"
 STATIC = "static_prune(keep=0.27, layers=7, kernel=1, voters=1, votes='mean', sink=0)"
 DROPS = ("random_drop(keep=0.45)", "prompt_compression(keep=0.45)")
 BOS, NONE, FOUR = (f"speed(cutoff=0.75{anchors})" for anchors in ("", ", anchors='none'", ", anchors='first:4'"))
+WIDE = "slowfast(budget={1/4}, pool=40)"
 NEEDLES = ("niah_single", "niah_multikey", "niah_uuids")
 
 
@@ -72,4 +73,6 @@ def test_slowfast(kl, lost):
     assert max(kl[ours]["high"], kl[authors]["high"]) < 0.15
     assert lost[ours, "niah_uuids"]["high"] < -0.5
     assert all(lost[ours, task]["mean"] > -0.1 for task in ("niah_single", "niah_multikey", "banking77_options"))
+    assert all(lost[WIDE, task]["mean"] > -0.1 for task in (*NEEDLES, "banking77_options"))
+    assert kl[WIDE]["high"] < 0.15
     assert all(lost[authors, task]["high"] < -0.1 for task in NEEDLES)
