@@ -106,8 +106,8 @@ def slowfast(said: Said) -> list[Claim]:
             f"a quarter of the prompt selected, {said.cost(ours, 'units')} of the units read: {said[ours]}; with "
             f"`pool=40`, after the others had shown the loss, {said[wide]}; with the authors' Selector, trigger and "
             f"bootstrap, {said.cost(AUTHORS, 'units')} of the units, {said[AUTHORS]}",
-            "on text nearly. Of answers, with `peaks` in all tasks, but UUIDs where it does not follow a copy far enough; "
-            "with the authors' settings needles are lost",
+            "on text nearly. Of answers, with `peaks` in all tasks, but UUIDs where it does not follow a copy far "
+            "enough; with the authors' settings needles are lost",
         )
     ]
 
