@@ -57,11 +57,6 @@ def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
 
 
 ON_FOUR = "-m smollm2 -t niah_single -t niah_multikey -t niah_uuids -t banking77_options"
-ON_TEST = (
-    "python -m benchmarks quality run {{work}}/{}.jsonl --split test --data {{data}} -m smollm2 "
-    "--plans recipes/quality/{}.json -l {} -n 25 --threads 1"
-)
-FINAL, CLAIMS = ("final", 4096), ("claims", 2048)
 ON_COPIES = "-m smollm2 -t niah_uuids -t niah_single -t niah_multikey"
 ON_NEEDLE = "-m needle -t passkey -t number -t kv -t multi_needle"
 
@@ -107,6 +102,23 @@ def _measured(arms: str, size: str, asked: str = "-m smollm2 -t niah_single") ->
     )
 
 
+def _tested(arms: str, length: int, windows: int) -> tuple[str, ...]:
+    """Two halves of the tasks, which two processes may measure at once, and their table."""
+
+    def run(half: str, windows: int, tasks: str) -> str:
+        return (
+            f"python -m benchmarks quality run {{work}}/{arms}-{half}.jsonl --split test --data {{data}} -m smollm2 "
+            f"--plans recipes/quality/{arms}.json -l {length} -n 25 -w {windows} {tasks} --threads 1"
+        )
+
+    return (
+        run("a", windows, "-t niah_single -t banking77_options"),
+        run("b", 0, "-t niah_multikey -t niah_uuids"),
+        f"python -m benchmarks quality table {{work}}/{arms}-a.jsonl {{work}}/{arms}-b.jsonl "
+        f"--out docs/results/quality-{arms}.json --plot docs/results/quality-{arms}.png",
+    )
+
+
 RESULTS_IN_ORDER = (
     Result("demo", 6, ("winnow demo --out docs/results/demo.json",)),
     Result("frontier", 20, (
@@ -134,18 +146,8 @@ RESULTS_IN_ORDER = (
     Result("prefill-beyond-number", 35, quoted=("results/prefill.md", "prefill-beyond-number.json")),
     Result("prefill-beyond", 25, quoted=("results/prefill.md", "prefill-beyond.json")),
     Result("needles-smollm2", 4, quoted=("diagnose.md", "needles-smollm2.json")),
-    Result("quality-final", 450, (
-        f"{ON_TEST.format('final-a', *FINAL)} -w 4 -t niah_single -t banking77_options",
-        f"{ON_TEST.format('final-b', *FINAL)} -w 0 -t niah_multikey -t niah_uuids",
-        "python -m benchmarks quality table {work}/final-a.jsonl {work}/final-b.jsonl "
-        "--out docs/results/quality-final.json --plot docs/results/quality-final.png",
-    )),
-    Result("quality-claims", 180, (
-        f"{ON_TEST.format('claims-a', *CLAIMS)} -w 2 -t niah_single -t banking77_options",
-        f"{ON_TEST.format('claims-b', *CLAIMS)} -w 0 -t niah_multikey -t niah_uuids",
-        "python -m benchmarks quality table {work}/claims-a.jsonl {work}/claims-b.jsonl "
-        "--out docs/results/quality-claims.json --plot docs/results/quality-claims.png",
-    )),
+    Result("quality-final", 450, _tested("final", 4096, 4)),
+    Result("quality-claims", 180, _tested("claims", 2048, 2)),
     Result("tune-smollm2", 11, quoted=("tuning.md", "tune-smollm2.json")),
     Result("quality-votes", 35, _quality("votes", "-n 10 -w 1")),
     Result("quality-reads", 20, _quality("reads", "-n 10 -w 1")),

@@ -63,10 +63,9 @@ def measured(told: Record, by_task: bool = False) -> str:
     about = f"{first['model']}, {first['split']}, {rows[0]['length']:,} tokens; {windows} windows of real text, "
     about += f"{first['fed']} tokens after each; "
     if asked:
-        about += (
-            f"{asked} questions of {tasks}, points: from full attention's score, in pairs, one that is asked again "
-        )
-        about += "counted once; *: fewer than 100 different questions of a task; " if by_task else "counted once; "
+        about += f"{asked} questions of {tasks}, points: from full attention's score, in pairs, "
+        about += "one that is asked again counted once; "
+        about += "*: fewer than 100 different questions of a task; " if by_task else ""
     return (
         f"{table(columns, rows)}\n\n{about}KL of the next token, nats; x: of full "
         "attention's perplexity; bytes: the most held at once, of all"
@@ -79,7 +78,6 @@ def final(told: Record) -> str:
     return measured(told, by_task=True)
 
 
-CHOICE = "banking77_options"  # a task whose answers are chosen among options
 ORACLE = "oracle: "  # begins the name of an arm that no one would run
 # What was chosen on validation for each cost, and for all at once.
 CHOSEN = {
@@ -104,24 +102,14 @@ def caption(told: Record) -> str:
         return distance if full["few"] else f"{points(scores[arm])} points and {distance}"
 
     chosen = "; ".join(f"{what} {lost(arm)} (`{arm}`)" for what, arm in CHOSEN.items())
-    few = " (too few of a task to say what a plan loses of them)" if full["few"] else ""
+    few = " (too few of a task to say what a plan loses of them, and tasks differ)" if full["few"] else ""
     return (
         f"*SmolLM2-135M after {full['length']:,} tokens: what {len(plans)} plans lose over what each computes, "
         f"holds and reads. Full attention answers {_answered(full)} % of {full['questions']} questions of the test "
         f"split{few}; beside them are {windows['full']['windows']} windows of real text. Chosen on validation, some "
-        f"of them anew when the test's first questions had been seen, are: {chosen}.{_choices(told)} `mapped` holds in "
-        "files what it does not hold in memory ([tables](docs/results/quality.md#what-is-lost)).*"
+        f"of them anew when the test's first questions had been seen, are: {chosen}. `mapped` holds in files what it "
+        "does not hold in memory ([tables](docs/results/quality.md#what-is-lost)).*"
     )
-
-
-def _choices(told: Record) -> str:
-    """What the chosen plans lose of multiple choice, where that is no chance."""
-    lost = {row["arm"]: row["difference"] for row in told["scores"] if row["task"] == CHOICE}
-    losing = [lost[arm] for arm in CHOSEN.values() if lost[arm]["high"] < 0]
-    if not losing:
-        return ""
-    found = span((-100 * each["mean"] for each in losing), ".0f")
-    return f" What skips rows loses {found} points of multiple choice, more than chance does; the others do not."
 
 
 def _by_task(scores: list[Record]) -> dict[str, Column]:

@@ -69,7 +69,7 @@ def fingerprint(model: PreTrainedModel) -> str:
     adapter, merged or beside packed weights, as long as no weight has changed since.
     """
     now, adapted = _of_values(model), getattr(model, ADAPTED, None)
-    return adapted.both if isinstance(adapted, Adapted) and adapted.values == now else now
+    return now if adapted is None or adapted.values != now else str(adapted.both)
 
 
 def _of_values(model: PreTrainedModel) -> str:
