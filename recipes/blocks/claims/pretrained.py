@@ -92,8 +92,7 @@ def locret(said: Said) -> list[Claim]:
             "Untrained heads fail (Table 7)",
             f"`random_heads` with a budget of an eighth of the prompt, {said.cost(heads, 'held')} of full attention's "
             f"units at the end: {said[heads]}",
-            "yes; what other scores keep in as much is measured on [other settings](results/quality.md), trained heads "
-            "are not",
+            "yes, though no other score stands beside them at this budget; trained heads are not measured",
         )
     ]
 

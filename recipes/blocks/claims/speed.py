@@ -66,7 +66,7 @@ def _parts(sweep: list[Record], ablations: list[Record]) -> list[tuple[str, str,
             "Without an anchor quality drops (49.1), BoS recovers it",
             f"no difference, trained or not, but at K = 4 with all parameters ({bare:.1f} against {anchored:.1f}, on "
             "10 examples a task)",
-            "not shown on `needle`, which has no attention sink; on a model that has, "
+            "not shown on `needle`, which has no attention sink; on a pre-trained model "
             "[on text, yes](#speed-on-a-pre-trained-model)",
         ),
         (
