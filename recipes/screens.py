@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow import LLM
-from winnow.runtime.loading import asset
+from winnow.models.files import asset
 from winnow.server.app import new_app
 from winnow.server.run import Draining, address, bound, config_of
 from winnow.server.service import Service

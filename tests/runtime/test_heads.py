@@ -251,6 +251,7 @@ def test_bundled_heads_are_found_by_the_weights(llm, heads, bundle, expected, te
 def test_bundled_heads_have_a_name(llm, heads, bundle, expected, text):
     heads.save(bundle)
     assert same(load_heads("small-heads", llm.model), heads)
+    assert same(load_heads("small", llm.model), heads)  # by the name of their model
     plan = PLAN[:-1] + ", heads='small-heads')"
     assert torch.equal(LLM(small_model()).logits(text, decode_from=PROMPT, plan=plan), expected)
     assert torch.equal(LLM(small_model(), heads="small-heads").logits(text, decode_from=PROMPT, plan=PLAN), expected)

@@ -11,9 +11,9 @@ from winnow.engine.session import Session
 from winnow.evaluation.compare import Row, distinct, summarise, with_full
 from winnow.evaluation.evaluate import Case, Progress, Record, record_of, silent
 from winnow.evaluation.fidelity import Fidelity, distance, log_probs_along
+from winnow.models.files import asset
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
-from winnow.runtime.loading import asset
 from winnow.sampling import SamplingParams
 from winnow.tasks import Example, render
 

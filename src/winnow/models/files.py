@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ JSON_BYTES = 2**26  # the most that is read of a file of settings; the index of 
 TEXT_BYTES = 2**29  # the most that is handed to a tokenizer; a tokenizer.json of 260,000 tokens has 33 MB
 WAY_OUT = "use the unquantised checkpoint, or a GGUF file of the model"
 TEXTS = (".json", ".txt", ".model", ".jinja")
+
+
+def asset(name: str) -> Path:
+    """Where something that ships with the package would lie; it need not be there."""
+    return Path(str(resources.files("winnow"))) / "assets" / name
 
 
 def is_directory(path: str | Path) -> bool:

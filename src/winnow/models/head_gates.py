@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import ModelError
-from winnow.models.files import read_object
+from winnow.models.files import asset, read_object
 
+BUNDLED = ("smollm2",)
 FILE = "head_gates.json"
 
 
@@ -33,8 +34,9 @@ class HeadGates:
 
 
 def read_gates(directory: str | Path) -> HeadGates:
-    """What `save` wrote. Raises ModelError where there is none or it is damaged."""
-    path = Path(directory) / FILE
+    """What `save` wrote, or bundled ones, by their model's name. Raises ModelError where there are none, or damaged."""
+    name = str(directory)
+    path = (asset(f"{name}-gates") if name in BUNDLED else Path(name)) / FILE
     if not path.is_file():
         raise ModelError(f"{directory} holds no gates of heads: it needs {FILE}; winnow train duo writes it")
     try:

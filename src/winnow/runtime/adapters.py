@@ -14,14 +14,13 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from winnow.errors import MissingExtraError, ModelError, PlanError
-from winnow.models.files import ADAPTER, check_directory, is_directory, no_pickles, read_object
+from winnow.models.files import ADAPTER, asset, check_directory, is_directory, no_pickles, read_object
 from winnow.models.finite import check_finite
 from winnow.models.hub import cached, download
 from winnow.models.low_rank import attach
 from winnow.models.packed import is_packed, named_weights
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
-from winnow.runtime.loading import asset
 
 METADATA = "winnow.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

@@ -15,13 +15,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
+from winnow.models.files import asset
 from winnow.policies.base import ModelShape
 from winnow.runtime.adapters import base_name, fingerprint
-from winnow.runtime.loading import asset
 from winnow.runtime.trained import CONFIG, Kind, are_counts
 
 KIND = Kind("retaining heads", "retaining_heads.safetensors", train="locret")
-BUNDLED = ("needle-heads", "needle-speed-2-heads")
+BUNDLED = ("needle-heads", "needle-speed-2-heads", "smollm2-heads")
 # What heads learn to say of a unit: the greatest logit that a later query gives it (Locret), or the logarithm of its
 # score when the text is repeated (KVzip).
 Target = Literal["logit", "repeat"]
@@ -148,8 +148,9 @@ def read_config(directory: str | Path) -> HeadsConfig:
 
 
 def find_heads(source: str | Path) -> Path:
-    """The directory of heads: a local one, or bundled ones by name."""
-    return asset(str(source)) if str(source) in BUNDLED else Path(source)
+    """The directory of heads: a local one, or bundled ones by their name or their model's."""
+    named = next((name for name in BUNDLED if str(source) in (name, name.removesuffix("-heads"))), None)
+    return asset(named) if named else Path(source)
 
 
 def bundled_for(model: PreTrainedModel) -> Path | None:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +18,7 @@ from winnow.models.config import check_generation, one_line, read_config
 from winnow.models.files import (
     ADAPTER,
     CONFIG,
+    asset,
     check_directory,
     is_converted,
     is_directory,
@@ -137,11 +137,6 @@ def _warn_of_slow(model: PreTrainedModel) -> None:
     why = next((why for _, module in packed_modules(model) if (why := why_slow(module.packed))), None)
     if why is not None:
         log.warning("packed weights are expanded to floats in every step, which is slow: %s", why)
-
-
-def asset(name: str) -> Path:
-    """Where something that ships with the package would lie; it need not be there."""
-    return Path(str(resources.files("winnow"))) / "assets" / name
 
 
 def move(model: PreTrainedModel, device: torch.device, dtype: torch.dtype | None) -> PreTrainedModel:

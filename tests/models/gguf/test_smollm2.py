@@ -3,8 +3,10 @@
 import pytest
 
 from winnow import LLM, SamplingParams
+from winnow.errors import ModelError
 from winnow.kernels.packed import PackedWeight
 from winnow.models.packed import named_weights
+from winnow.plan import Plan
 
 TEXT = (
     "A lighthouse is a tower that sends out light to guide ships at night. The first ones were fires on hills, and "
@@ -43,3 +45,17 @@ def test_it_holds_little_more_than_the_file(packed: LLM) -> None:
     assert packed.source is not None
     assert held <= 1.3 * packed.source.stat().st_size
     assert any(isinstance(weight, PackedWeight) for _, weight in named_weights(packed.model))
+
+
+def test_its_trained_parts_go_by_name(packed: LLM) -> None:
+    """Heads and gates are this model's own, the adapters too; with one of these in it the heads are another's."""
+    question = [{"role": "user", "content": f"{TEXT} What did the keeper clean?"}]
+    greedy = SamplingParams(max_tokens=8)
+    own = packed.chat(question, greedy, plan="locret(budget=64, chunk=32, local=16)")
+    named = packed.chat(question, greedy, plan="locret(budget=64, chunk=32, local=16, heads='smollm2')")
+    assert named[0].token_ids == own[0].token_ids
+    packed.check([TEXT], plan="duo(gates='smollm2', sink=4, recent=16)")
+    trained = LLM("smollm2", device="cpu", adapter="smollm2-speed-23")
+    assert trained.plan == Plan.parse("speed(cutoff=23)")
+    with pytest.raises(ModelError, match="trained on"):
+        trained.check([TEXT], plan="speed(cutoff=23) + locret(heads='smollm2')")

@@ -22,9 +22,9 @@ class Duo(KeepPolicy):
     """Keep everything in retrieval heads, and the first `sink` tokens and the last `recent` in the other, streaming, KV
     heads.
 
-    gates: a directory in which `winnow train duo` has written a gate for each KV head of the model, or the gates
-        themselves, from 0 to 1, of the first layer's heads, the second's, and so on; None: untrained, all the same, to
-        measure what it costs.
+    gates: a directory in which `winnow train duo` has written a gate for each KV head of the model, the name of bundled
+        ones, or the gates themselves, from 0 to 1, of the first layer's heads, the second's, and so on; None:
+        untrained, all the same, to measure what it costs.
     share: of the KV heads of layers without a sliding window that are retrieval heads: `round(share * heads)` of those
         with the highest gates; of equal gates the first head of every layer comes before the second.
     threshold: instead, the heads whose gates are at least this.

@@ -163,7 +163,7 @@ class LoCoCoLocret(ScoredByHeads, LoCoCo):
     A unit's score is computed once, from the projections of its own token, and stored with it. A sum has the lowest
     score there is, so that it is part of the next sums.
 
-    heads: a directory of retaining heads; None: those that the LLM was given, or the bundled ones of this model.
+    heads: a directory or bundled name of retaining heads; None: the LLM's own, or the bundled ones of this model.
     Otherwise as `lococo`.
 
     Source: Huang et al., Locret, arXiv:2410.01805, section 4.4 and appendix C.2, and the authors' code.

@@ -25,7 +25,7 @@ class Locret(ScoredByHeads, Budgeted):
     local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
     positions: "compact": rope positions are places among the kept units, as in the authors' code, and a prompt may be
         longer than the model's positions; "original": places in the text.
-    heads: a directory of retaining heads; None: those that the LLM was given, or the bundled ones of this model.
+    heads: a directory or bundled name of retaining heads; None: the LLM's own, or the bundled ones of this model.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt, as in the paper.
     by_layer: "uniform": every layer has the budget; "pyramid": budgets fall from the first layer to the last, with as
         many units in all (PyramidKV, arXiv:2406.02069).

@@ -7,7 +7,7 @@ from winnow.policies.keep.base import KeepPolicy, Score, UnitScorer
 class ScoredByHeads(KeepPolicy):
     """Base of the policies that rank units by what retaining heads make of their own token's projections.
 
-    heads: a directory of them; None: those that the LLM was given, or the bundled ones of this model.
+    heads: a directory or bundled name of them; None: the LLM's own, or the bundled ones of this model.
     """
 
     heads: str | None
