@@ -20,7 +20,7 @@ def write_report(
 ) -> None:
     """Parse the flags, write what was asked for. recipe: the module whose measurements these are."""
     parser = argparse.ArgumentParser(prog=f"python -m {recipe}.report", description=description)
-    parser.add_argument("directory", type=Path, help="the eval directory of a run")
+    parser.add_argument("directory", type=Path, help="what a run has left")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--plot", type=Path)

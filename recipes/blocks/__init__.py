@@ -19,6 +19,7 @@ from . import (
     quality,
     serving,
     slowfast,
+    smollm2,
     speed,
     stores,
     times,
@@ -32,6 +33,7 @@ from .tables import Block
 
 PAGES = (
     demo, diagnose, engine, fidelity, fit, frontier, gguf, lazyllm, locret, needle, peers, prefill, presses, quality,
-    serving, slowfast, speed, stores, times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims, pretrained,
+    serving, slowfast, smollm2, speed, stores, times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
+    pretrained,
 )  # fmt: skip
 BLOCKS: dict[str, Block] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 sys.path.insert(0, str(Path(__file__).parents[2]))
 facts = pytest.importorskip("recipes.smollm2.facts")
 from recipes.smollm2 import conversations as said  # noqa: E402
-from recipes.smollm2 import parts  # noqa: E402
+from recipes.smollm2 import parts, report  # noqa: E402
 
 from winnow import LLM  # noqa: E402
 from winnow.cli.main import app  # noqa: E402
@@ -139,6 +139,11 @@ def test_parts_are_trained_each_over_its_own_and_once(tmp_path, capsys):
     save_file({name: each.float() for name, each in load_file(made[0]).items()}, made[0])  # stopped just before that
     assert "speed" not in train(heads, long)  # both are there
     assert [path.read_bytes() for path in made] == halves
+    records = report.read(tmp_path / "out")
+    assert [(each["part"], each["result"]["steps"]) for each in records] == [("long", 1), ("heads", 2)]
+    assert report.markdown(records).count("loss") == 3  # of the heads before they learnt nothing is known
+    report.plot(records, tmp_path / "training.png")
+    assert (tmp_path / "training.png").stat().st_size > 5000
     broken = parts.Part("broken", "locret --width -1", 1)
     assert parts.train([broken, heads], tmp_path, tmp_path / "out", "needle", None, 1) is broken
 

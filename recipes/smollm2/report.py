@@ -1,0 +1,64 @@
+"""The table and the picture of the trainings: `python -m recipes.smollm2.report PARTS --json FILE --plot PNG`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from recipes.blocks.smollm2 import markdown
+from recipes.reporting import Record, write_report
+
+from winnow.runtime.adapters import read_metadata
+
+from .parts import PARTS
+
+PANELS = {
+    "adapters: loss": ("loss", "kl"),
+    "heads: loss": ("loss", "overlap"),
+    "heads: overlap": ("overlap", "overlap"),
+}
+SMOOTHED = 3  # lines of a log
+
+
+def read(directory: Path) -> list[Record]:
+    """Of every part that is done, in the order of the recipe, its record and its log."""
+    found = [(part, directory / part.name, read_metadata(directory / part.name)) for part in PARTS]
+    return [
+        {"part": part.name, "asked": part.asked, **record, "log": _lines(place / "log.jsonl")}
+        for part, place, record in found
+        if record and record["result"]
+    ]
+
+
+def _lines(log: Path) -> list[Record]:
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def plot(records: list[Record], path: Path) -> None:
+    """What was learnt over steps, a panel per figure: lines for what is learnt from, dots for what is held out."""
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    for axis, (title, (name, only)) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
+        mine = [record for record in records if any(only in line.get("held_out", {}) for line in record["log"])]
+        for place, record in enumerate(mine):
+            _curve(axis, record, name, f"C{place}")
+        axis.set(title=title, xlabel="step")
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def _curve(axis: Axes, record: Record, name: str, colour: str) -> None:
+    learnt = [line for line in record["log"] if name in line]
+    values = [line[name] for line in learnt]
+    ends = range(1, len(values) + 1)
+    running = [sum(values[max(0, end - SMOOTHED) : end]) / min(end, SMOOTHED) for end in ends]
+    axis.plot([line["step"] for line in learnt], running, color=colour, linewidth=1.6, label=record["part"])
+    held_out = [line for line in record["log"] if name in line.get("held_out", {})]
+    axis.plot([line["step"] for line in held_out], [line["held_out"][name] for line in held_out], "o", color=colour)
+
+
+if __name__ == "__main__":
+    write_report("recipes.smollm2", __doc__, read, markdown, plot)
