@@ -14,10 +14,11 @@ from winnow.runtime.adapters import read_metadata
 
 from .parts import PARTS
 
+# By its title, the figure that a panel draws, and what the parts that it is drawn of have among those held out.
 PANELS = {
     "adapters: loss": ("loss", "kl"),
     "heads: loss": ("loss", "overlap"),
-    "heads: overlap": ("overlap", "overlap"),
+    "heads: overlap of the best tenth": ("overlap", "overlap"),
 }
 SMOOTHED = 3  # lines of a log
 

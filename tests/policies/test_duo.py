@@ -130,6 +130,14 @@ def test_gates_of_a_directory_are_the_numbers_in_it(saved, text):
     assert read_gates(saved).layers == [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.0, 0.4]]
 
 
+def test_bundled_gates_have_their_models_name_and_a_directory_comes_before_them(saved, monkeypatch):
+    monkeypatch.chdir(saved)
+    (saved / "smollm2").mkdir()
+    assert len(read_gates("smollm2").layers) == 30  # a directory without gates is another thing
+    (saved / FILE).rename(saved / "smollm2" / FILE)
+    assert len(read_gates("smollm2").layers) == 4
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

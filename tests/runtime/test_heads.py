@@ -257,6 +257,15 @@ def test_bundled_heads_have_a_name(llm, heads, bundle, expected, text):
     assert torch.equal(LLM(small_model(), heads="small-heads").logits(text, decode_from=PROMPT, plan=PLAN), expected)
 
 
+def test_a_directory_comes_before_the_bundled_heads_of_that_name(llm, heads, bundle, tmp_path, monkeypatch):
+    random_heads(llm, WIDTH, seed=9).save(bundle)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small").mkdir()
+    assert not same(load_heads("small", llm.model), heads)  # a directory without heads is another thing
+    heads.save(tmp_path / "small")
+    assert same(load_heads("small", llm.model), heads)
+
+
 def test_given_heads_come_before_bundled_ones(llm, heads, bundle, expected, text):
     random_heads(llm, WIDTH, seed=9).save(bundle)
     assert torch.equal(LLM(small_model(), heads=heads).logits(text, decode_from=PROMPT, plan=PLAN), expected)

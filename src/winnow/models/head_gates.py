@@ -35,8 +35,9 @@ class HeadGates:
 
 def read_gates(directory: str | Path) -> HeadGates:
     """What `save` wrote, or bundled ones, by their model's name. Raises ModelError where there are none, or damaged."""
-    name = str(directory)
-    path = (asset(f"{name}-gates") if name in BUNDLED else Path(name)) / FILE
+    path = Path(directory) / FILE
+    if str(directory) in BUNDLED and not path.is_file():
+        path = asset(f"{directory}-gates") / FILE
     if not path.is_file():
         raise ModelError(f"{directory} holds no gates of heads: it needs {FILE}; winnow train duo writes it")
     try:

@@ -15,7 +15,7 @@ def load_gates(directory: str | Path, model: PreTrainedModel, shape: ModelShape)
     found = read_gates(directory)
     if found.fingerprint != fingerprint(model):
         raise ModelError(
-            f"the gates in {directory} were trained on {found.base}, and this model, {base_name(model)}, has other "
+            f"the gates {directory} were trained on {found.base}, and this model, {base_name(model)}, has other "
             f"weights, perhaps an adapter's; train its own with: winnow train duo{dtype_hint(model)}"
         )
     if (len(found.layers), len(found.layers[0])) != (shape.layers, shape.kv_heads):

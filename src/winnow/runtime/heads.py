@@ -150,7 +150,7 @@ def read_config(directory: str | Path) -> HeadsConfig:
 def find_heads(source: str | Path) -> Path:
     """The directory of heads: a local one, or bundled ones by their name or their model's."""
     named = next((name for name in BUNDLED if str(source) in (name, name.removesuffix("-heads"))), None)
-    return asset(named) if named else Path(source)
+    return Path(source) if named is None or (Path(source) / KIND.weights).is_file() else asset(named)
 
 
 def bundled_for(model: PreTrainedModel) -> Path | None:

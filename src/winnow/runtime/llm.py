@@ -51,8 +51,8 @@ class LLM:
             dtype say so.
         plan: what `generate` does unless told otherwise; text or a Plan. None: what the model or adapter was trained
             for, else full attention.
-        heads: retaining heads for plans with `locret`, `kvzap` or `lococo_locret`: RetainingHeads, or a directory of
-            them. None: the bundled ones of this model, if there are any.
+        heads: retaining heads for plans with `locret`, `kvzap` or `lococo_locret`: RetainingHeads, or a directory or
+            bundled name of them. None: the bundled ones of this model, if there are any.
         convolutions: for plans with `lococo`: Convolutions, or a directory of them.
         indexers: for plans with `indexer`: Indexers, or a directory of them.
         adapter: a directory with a PEFT adapter, a bundled name or a hub id; it is merged into the weights, in place,

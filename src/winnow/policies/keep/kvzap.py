@@ -31,7 +31,7 @@ class KVzap(ScoredByHeads):
     chunk: prompt tokens from one eviction to the next; None: a single one, at the end of the prompt, as in kvpress.
     budget: the most units per KV head that a layer keeps, as the mean over its heads: of more, the best stay. It is
         what memory is reserved by; None: no other bound than the text.
-    heads: a directory or bundled name of retaining heads; None: the LLM's own, or the bundled ones of this model.
+    heads: a directory of retaining heads; None: the LLM's own. None are bundled.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
 
     The last eviction of a prompt is at its end, so its first new token has been predicted from all that was held till
