@@ -64,6 +64,8 @@ class Table(PlotOptions, Command, runs="benchmarks.quality.command:table"):
     """Show records again, those of several files together."""
 
     records: Files = field(kw_only=False)
+    against: str | None = None
+    """The arm from which points are told, such as a control. Default: full attention, as KL and costs always are."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.commands.quality import Choose, Run, Table
-from benchmarks.quality.arms import GRID, Arm, Grid, distinct_arms, read_arms
+from benchmarks.quality.arms import FULL, GRID, Arm, Grid, distinct_arms, read_arms
 from benchmarks.quality.choose import RULE, choose
 from benchmarks.quality.figures import score_rows, window_rows
 from benchmarks.quality.header import adapter_hash, header
@@ -58,7 +58,12 @@ def run(options: Run) -> int:
 def table(options: Table) -> int:
     """Show what was recorded; returns the exit code."""
     headers, records = read_all(options.records)
-    return _shown(options, "quality table", headers, records, complete=True)
+    arms = dict.fromkeys(record["arm"] for record in records if record["kind"] == "answer")
+    if options.against is not None and options.against not in arms:
+        raise InputError(
+            f"there are no answers of an arm {options.against!r} to compare with, but of {'; '.join(arms)}"
+        )
+    return _shown(options, "quality table", headers, records, complete=True, against=options.against or FULL)
 
 
 def choose_settings(options: Choose) -> int:
@@ -115,11 +120,18 @@ def _measured(options: Run, bench: Bench, folder: Path) -> Iterator[Record]:
 
 
 def _shown(
-    options: Run | Table, command: str, headers: Sequence[Record], records: Sequence[Record], *, complete: bool
+    options: Run | Table,
+    command: str,
+    headers: Sequence[Record],
+    records: Sequence[Record],
+    *,
+    complete: bool,
+    against: str = FULL,
 ) -> int:
-    scores, texts = score_rows(records), window_rows(records)
+    scores, texts = score_rows(records, against), window_rows(records)
     refused = [record for record in records if record["kind"] == "refused"]
     figures = {
+        "against": against,
         "scores": [row.to_dict() for row in scores],
         "windows": [row.to_dict() for row in texts],
         "refused": refused,
@@ -128,7 +140,7 @@ def _shown(
     first = headers[0]
     title = f"{first['model']}, {first['split']}"
     draw = partial(plot_quality, scores=scores, windows=texts, title=title) if scores or texts else None
-    shown = tables(scores, texts, title, refused)
+    shown = tables(scores, texts, title, refused, against)
     # What the summary was made by is said by it anew; the code that the records are of is in their headers.
     about = {key: value for key, value in first.items() if key not in ("kind", "typed", "commit", CONTINUED)}
     return deliver(Delivered(command, figures, shown, draw, complete, about), options)

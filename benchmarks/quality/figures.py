@@ -29,8 +29,8 @@ class ScoreRow:
     """An arm on a task (or `ALL`) at a length.
 
     questions: how many were answered; different: how many of them ask different things, which the interval rests on.
-    score: 0 .. 1; difference: of it from full attention's, in pairs. costs: shares of full attention's, None where
-    there is nothing to count.
+    score: 0 .. 1; full: full attention's, or that of the arm that all are compared with; difference: from it, in pairs.
+    costs: shares of full attention's, None where there is nothing to count.
     """
 
     arm: str
@@ -77,15 +77,16 @@ class WindowRow:
         return asdict(self)
 
 
-def score_rows(records: Sequence[Record]) -> list[ScoreRow]:
-    """A row per length, task and arm, and one per arm over all tasks; of questions that full attention has answered."""
+def score_rows(records: Sequence[Record], against: str = FULL) -> list[ScoreRow]:
+    """A row per length, task and arm, and one per arm over all tasks; of questions that full attention and the arm
+    `against`, with whose scores all are compared, have answered."""
     answers = [record for record in records if record["kind"] == "answer"]
-    full = {_place(record): record for record in answers if record["arm"] == FULL}
+    full, other = ({_place(record): record for record in answers if record["arm"] == arm} for arm in (FULL, against))
     rows: list[ScoreRow] = []
     for group in _groups(answers, ("length", "arm", "plan")):
-        pairs = [(record, full[_place(record)]) for record in group if _place(record) in full]
+        pairs = [(each, full[_place(each)]) for each in group if _place(each) in full and _place(each) in other]
         tasks = [[pair for pair in pairs if pair[0]["task"] == task] for task in _values(pairs, "task")]
-        cells = [_score_row(cell) for cell in tasks]
+        cells = [_score_row(cell, [other[_place(mine)] for mine, _ in cell]) for cell in tasks]
         rows += [*cells, _over_tasks(cells, pairs)] if len(cells) > 1 else cells
     return rows
 
@@ -129,12 +130,13 @@ def costs_of(pairs: Sequence[tuple[Record, Record]]) -> dict[str, float | None]:
     return {cost: mine / whole if whole and mine is not None else None for cost, (mine, whole) in shares.items()}
 
 
-def _score_row(pairs: Sequence[tuple[Record, Record]]) -> ScoreRow:
+def _score_row(pairs: Sequence[tuple[Record, Record]], others: Sequence[Record]) -> ScoreRow:
+    """pairs: an arm's records and full attention's; others: those of the same questions to compare with."""
     first = pairs[0][0]
     # A question that is asked again, among other texts, is no new evidence: it counts once, with its mean.
     asked: dict[tuple[str, ...], list[float]] = {}
-    for mine, full in pairs:
-        asked.setdefault((mine["question"], *mine["answers"]), []).append(mine["score"] - full["score"])
+    for (mine, _), other in zip(pairs, others, strict=True):
+        asked.setdefault((mine["question"], *mine["answers"]), []).append(mine["score"] - other["score"])
     return ScoreRow(
         arm=first["arm"],
         plan=first["plan"],
@@ -143,7 +145,7 @@ def _score_row(pairs: Sequence[tuple[Record, Record]]) -> ScoreRow:
         questions=len(pairs),
         different=len(asked),
         score=statistics.fmean(mine["score"] for mine, _ in pairs),
-        full=statistics.fmean(full["score"] for _, full in pairs),
+        full=statistics.fmean(other["score"] for other in others),
         difference=paired_interval([statistics.fmean(each) for each in asked.values()]),
         costs=costs_of(pairs),
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Group, RenderableType
 
 from benchmarks.fidelity_by_domain import Interval
+from benchmarks.quality.arms import FULL
 from benchmarks.quality.choose import Choice
 from benchmarks.quality.figures import ALL, ENOUGH, ScoreRow, WindowRow
 from benchmarks.quality.records import Record
@@ -28,7 +29,7 @@ WINDOWS: dict[str, Callable[[WindowRow], str]] = {
 }
 COSTS = ("rows", "bytes", "after", "held", "units")
 NOTE = (
-    "points: from full attention, in pairs, with Bonett and Price's interval; *: fewer than "
+    "points: from {}, in pairs, with Bonett and Price's interval; *: fewer than "
     f"{ENOUGH} different questions in a task, no sentence may rest on it. KL(full || arm) of the next token, nats; of "
     "full: the perplexity over full attention's, w windows resampled. rows computed, bytes: the most held at once, "
     "after: all at the end, held: units then, units read by decode steps: of full attention's, over questions "
@@ -37,11 +38,15 @@ NOTE = (
 
 
 def tables(
-    scores: Sequence[ScoreRow], windows: Sequence[WindowRow], title: str, refused: Sequence[Record]
+    scores: Sequence[ScoreRow],
+    windows: Sequence[WindowRow],
+    title: str,
+    refused: Sequence[Record],
+    against: str = FULL,
 ) -> RenderableType:
     """Per length: every arm overall, then the difference of every arm on every task, and its KL in every domain.
 
-    refused: records of arms that the model could not run, which are named below.
+    refused: records of arms that the model could not run, which are named below. against: from which scores differ.
     """
     lengths = sorted({row.length for row in (*scores, *windows)})
     shown = [
@@ -51,32 +56,35 @@ def tables(
             [row for row in scores if row.length == length],
             [row for row in windows if row.length == length],
             f"{title}, {length:,} tokens",
+            against,
         )
     ]
     left = [f"left out at {each['length']:,} tokens: {each['arm']}: {each['reason']}" for each in refused]
     return Group(*shown, *left) if shown else "nothing has been measured yet"
 
 
-def _of_length(scores: Sequence[ScoreRow], windows: Sequence[WindowRow], title: str) -> list[RenderableType]:
+def _of_length(
+    scores: Sequence[ScoreRow], windows: Sequence[WindowRow], title: str, against: str
+) -> list[RenderableType]:
     tasks = [task for task in dict.fromkeys(row.task for row in scores) if task != ALL]
     domains = [domain for domain in dict.fromkeys(row.domain for row in windows) if domain != ALL]
     overall = {row.arm: row for row in scores if row.task == (tasks[0] if len(tasks) == 1 else ALL)}
     texts = {row.arm: row for row in windows if row.domain == (domains[0] if len(domains) == 1 else ALL)}
-    shown: list[RenderableType] = [_overall(overall, texts, title)]
+    shown: list[RenderableType] = [_overall(overall, texts, title, against)]
     if len(tasks) > 1:
         cells = {(row.arm, row.task): f"{100 * row.difference.mean:+.1f}{'*' if row.few else ''}" for row in scores}
-        cells |= {("full", row.task): f"{100 * row.full:.1f} %" for row in scores}
+        cells |= {(against, row.task): f"{100 * row.full:.1f} %" for row in scores}
         for first in range(0, len(tasks), WIDE):
             part = tasks[first : first + WIDE]
-            shown.append(_matrix(f"{title}: points from full, by task", [*overall], part, cells))
+            shown.append(_matrix(f"{title}: points from {against}, by task", [*overall], part, cells))
     if len(domains) > 1:
         kls = {(row.arm, row.domain): f"{row.kl.mean:.4f}" for row in windows}
-        shown.append(_matrix(f"{title}: KL, by domain", [arm for arm in texts if arm != "full"], domains, kls))
+        shown.append(_matrix(f"{title}: KL, by domain", [arm for arm in texts if arm != FULL], domains, kls))
     return shown
 
 
-def _overall(scores: dict[str, ScoreRow], windows: dict[str, WindowRow], title: str) -> RenderableType:
-    table = new_table(title, NOTE)
+def _overall(scores: dict[str, ScoreRow], windows: dict[str, WindowRow], title: str, against: str) -> RenderableType:
+    table = new_table(title, NOTE.format("full attention" if against == FULL else against))
     table.add_column("arm", overflow="fold", min_width=ARM)
     for heading in (*(SCORES if scores else ()), *(WINDOWS if windows else ()), *(f"{cost}\n%" for cost in COSTS)):
         table.add_column(heading, justify="right", no_wrap=True)

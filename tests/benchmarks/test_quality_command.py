@@ -51,6 +51,14 @@ def test_run_choose_run_again_and_merge(bench, tiny, data, tmp_path):
     assert "2*" in result.out
     result = bench("quality", "table", tested, "--json")
     assert {row["arm"] for row in result.json["scores"]} == {"full", STREAMING}
+    compared = bench("quality", "table", tested, "--against", STREAMING, "--json").json
+    assert compared["against"] == STREAMING
+    assert {row["difference"]["mean"] for row in compared["scores"] if row["arm"] == STREAMING} == {0.0}
+    result = bench("quality", "table", tested, "--against", "other")
+    assert (result.code, "there are no answers of an arm 'other' to compare with, but of full; str" in result.err) == (
+        2,
+        True,
+    )
     assert (bench("quality", "table", tested, records).code, bench("quality", "choose", tested).code) == (2, 2)
 
 

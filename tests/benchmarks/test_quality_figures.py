@@ -60,6 +60,17 @@ def test_the_interval_holds_the_true_difference_about_as_often_as_it_says(won, l
     assert held / tries >= 0.93
 
 
+def test_scores_are_paired_with_another_arm_where_that_is_asked_for_and_costs_with_full_attention():
+    records = [answer("full", i, 1.0) for i in range(8)] + [
+        answer("control", i, float(i < 6), share=0.5) for i in range(7)
+    ]
+    records += [answer("pop", i, float(i < 4), share=0.25) for i in range(8)]
+    full, control, pop = score_rows(records, against="control")
+    assert (control.difference.mean, control.costs["rows"], control.full) == (0, 0.5, 6 / 7)
+    assert (pop.questions, pop.full, pop.costs["rows"]) == (7, 6 / 7, 0.25)  # the eighth the control has not answered
+    assert (pop.difference.mean, full.difference.mean) == pytest.approx((-2 / 7, 1 / 7))
+
+
 def test_scores_are_paired_with_full_attention_on_the_same_question():
     records = [answer("full", i, float(i < 6)) for i in range(8)]
     records += [answer("pop", i, float(i in (0, 1, 7)), share=0.5) for i in range(8)]
