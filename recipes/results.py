@@ -225,8 +225,8 @@ BY_HAND = {
     "lazyllm-trace.png, lazyllm-trace.txt": "a picture of the page that `winnow inspect` makes of that text",
     "speed-accuracy.json, speed-ablations.json, speed-training.json": "several runs, named in speed.md",
     "slowfast-decoding.json": "three runs, named in slowfast.md",
-    "smollm2-training.json, smollm2-training.png, quality-trained-speed.json, quality-trained-speed.png": "commands of "
-    "trained.md, of parts that a GPU has trained",
+    "smollm2-training.json, smollm2-training.png, quality-trained-speed.json, "
+    "quality-trained-control.json": "commands of trained.md, of parts that a GPU has trained",
     "locret-retained.png": "`winnow inspect --retained`, described in locret.md",
 }
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .quality import final
-from .tables import MIB, Block, Columns, Record, count, key, table
+from .quality import final, over_all, points
+from .tables import MIB, Block, Columns, Record, count, key, ranged, table
 
 COLUMNS: Columns = {
     "part": lambda record: f"`{record['part']}`",
@@ -48,7 +48,38 @@ def said(records: list[Record]) -> str:
     )
 
 
+CONTROL, ANCHORED = "full, smollm2-long", "speed(3/4), smollm2-speed-23"
+NONE, HALF = "speed(3/4, anchors='none'), speed-23-none", "speed(1/2), speed-15"
+
+
+def beside_control(told: Record, control: Record) -> dict[str, str]:
+    """What is said of each arm. told: points from full attention; control: from the control, trained alike."""
+    windows, scores = {row["arm"]: row for row in over_all(told["windows"], "domain")}, _by_arm(control)
+    own = windows[CONTROL]["kl"]["mean"]
+
+    def text(arm: str) -> str:
+        kl, ratio = windows[arm]["kl"], windows[arm]["ratio"]
+        times = "" if arm == CONTROL else f", {kl['mean'] / own:.1f} times the control's"
+        return f"KL {ranged(kl, 3)}{times}, perplexity {ranged(ratio, 2)} times that of the model as it was"
+
+    beside = {arm: f"{points(scores[arm])} points from the control; {text(arm)}" for arm in (ANCHORED, NONE, HALF)}
+    return beside | {CONTROL: f"{points(_by_arm(told)[CONTROL])} points from the model as it was; {text(CONTROL)}"}
+
+
+def trained_speed(told: Record, control: Record) -> str:
+    """A line per arm."""
+    named = {"Three quarters of the layers": ANCHORED, "Without the anchor": NONE, "Half": HALF, "The control": CONTROL}
+    beside = beside_control(told, control)
+    return "\n".join(f"- {what}: {beside[arm]}." for what, arm in named.items())
+
+
+def _by_arm(told: Record) -> dict[str, Record]:
+    """By arm, its scores over all tasks."""
+    return {row["arm"]: row for row in over_all(told["scores"], "task")}
+
+
 BLOCKS = {
+    "quality-trained-speed-said": Block(trained_speed, ("quality-trained-speed.json", "quality-trained-control.json")),
     "smollm2-training-said": Block(said, ("smollm2-training.json",)),
     "smollm2-training": Block(markdown, ("smollm2-training.json",)),
     "quality-trained-speed": Block(final, ("quality-trained-speed.json",)),

@@ -53,6 +53,19 @@ def test_lazyllm(told, kl, lost, score):
     assert kl[STATIC]["low"] < kl[PAPER]["mean"]
 
 
+def test_trained_speed():
+    told, control = (
+        json.loads((ROOT / "docs" / "results" / name).read_text(encoding="utf-8")) for name in pretrained.TRAINED
+    )
+    lost = {row["arm"]: row["difference"] for row in control["scores"] if row["task"] == "all"}
+    kl = {row["arm"]: row["kl"] for row in told["windows"] if row["domain"] == "all"}
+    assert lost[pretrained.ANCHORED]["low"] < 0 < lost[pretrained.ANCHORED]["high"]
+    assert abs(lost[pretrained.ANCHORED]["mean"] - lost[pretrained.NONE]["mean"]) < 0.02
+    assert lost[pretrained.HALF]["high"] < 0
+    assert kl["full, smollm2-long"]["high"] < kl[pretrained.ANCHORED]["low"]
+    assert kl[pretrained.ANCHORED]["high"] < kl[pretrained.NONE]["low"]
+
+
 def test_speed(kl, lost):
     assert lost[BOS, "all"]["high"] < 0
     gained = kl[NONE]["mean"] - kl[BOS]["mean"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recipes.blocks.quality import only, over_all, points
+from recipes.blocks.smollm2 import ANCHORED, HALF, NONE, beside_control
 from recipes.blocks.tables import Block, Record, number, ranged
 
 from . import Claim, claims
@@ -12,6 +13,9 @@ from . import Claim, claims
 PAPERS = "kernel=1, voters=1, rank_layers='last', sink=0"  # how LazyLLM's authors rank
 SHARES = "cumulative=[0.4, 0.2, 0.1]"
 AUTHORS = "slowfast(budget={1/4}, bootstrap=16, selector='alpha_fair', trigger_on='end')"
+
+
+TRAINED = ("quality-trained-speed.json", "quality-trained-control.json")
 
 
 class Said:
@@ -55,25 +59,27 @@ def lazyllm(said: Said) -> list[Claim]:
     ]
 
 
-def speed(said: Said) -> list[Claim]:
+def speed(said: Said, told: Record, control: Record) -> list[Claim]:
+    trained = beside_control(told, control)
     none, four = "speed(cutoff=0.75, anchors='none')", "speed(cutoff=0.75, anchors='first:4')"
     bos, pop = "speed(cutoff=0.75)", "pop(cutoff=0.75)"
     return [
         (
             "Trained, three quarters of the layers lose nothing (Table 2)",
-            f"not trained: {said[bos]}",
-            "untrained, no; trained, not measured",
+            f"in 260 steps ([trained parts](results/trained.md)): {trained[ANCHORED]}. Not trained: {said[bos]}",
+            "of answers, what is lost to the control cannot be told from nothing by so many questions; untrained it is "
+            "lost for sure. Of text, no: more is lost than by the control",
         ),
         (
             "Without an anchor quality drops, BoS recovers it",
             f"untrained, at three quarters of the layers: with none {said[none]}; with the first token {said[bos]}; "
-            f"with the first four {said[four]}",
+            f"with the first four {said[four]}. Trained, with none: {trained[NONE]}",
             "on text yes: the first token takes away most of the KL, the next three hardly more. Of answers it "
-            "recovers a part",
+            "recovers a part, and trained, neither loses more answers than the other",
         ),
         (
             "Smaller cutoffs degrade quality (section 5.1)",
-            f"half of the layers, untrained: {said['speed(cutoff=0.5)']}",
+            f"half of the layers, untrained: {said['speed(cutoff=0.5)']}; trained: {trained[HALF]}",
             "yes",
         ),
         (
@@ -111,18 +117,18 @@ def slowfast(said: Said) -> list[Claim]:
     ]
 
 
-def block(rows: Callable[[Said], list[Claim]], *policies: str) -> Block:
-    """The claims, and the table of the arms that they are about."""
+def block(rows: Callable[..., list[Claim]], *policies: str, also: tuple[str, ...] = ()) -> Block:
+    """The claims, and the table of the arms that they are about. also: files of which `rows` wants to know, too."""
 
-    def shown(told: Record) -> str:
-        return f"{claims(rows(Said(told)))}\n\n{only(*policies)(told)}"
+    def shown(told: Record, *others: Record) -> str:
+        return f"{claims(rows(Said(told), *others))}\n\n{only(*policies)(told)}"
 
-    return Block(shown, ("quality-claims.json",))
+    return Block(shown, ("quality-claims.json", *also))
 
 
 BLOCKS = {
     "quality-claims-lazyllm": block(lazyllm, "lazyllm", "static_prune", "random_drop", "prompt_compression"),
-    "quality-claims-speed": block(speed, "speed", "pop"),
+    "quality-claims-speed": block(speed, "speed", "pop", also=TRAINED),
     "quality-claims-locret": block(locret, "random_heads"),
     "quality-claims-slowfast": block(slowfast, "slowfast"),
 }
