@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .quality import final, over_all, points
-from .tables import MIB, Block, Columns, Record, count, key, ranged, table
+from .tables import MIB, Block, Columns, Record, code, count, key, mib, percent, ranged, table
 
 COLUMNS: Columns = {
     "part": lambda record: f"`{record['part']}`",
@@ -73,12 +73,32 @@ def trained_speed(told: Record, control: Record) -> str:
     return "\n".join(f"- {what}: {beside[arm]}." for what, arm in named.items())
 
 
+TIMES: Columns = {
+    "plan": code("plan"),
+    "adapter": lambda row: f"`{row['adapter']}`" if row["adapter"] else "none",
+    "TTFT, s": lambda row: f"{row['ttft_s']['median']:.1f}",
+    "of full's": lambda row: f"{row['ratios']['ttft']:.2f}",
+    "TPOT, ms": lambda row: f"{1000 * row['tpot_s']['median']:.0f}",
+    "of full's, too": lambda row: f"{row['ratios']['tpot']:.2f}",
+    "rows, %": percent("rows_share"),
+    "bytes, MiB": mib("total_bytes", 1),
+}
+
+
+def times(adapted: Record, without: Record) -> str:
+    """Seconds of a prompt and of a token, in one run each with the adapter and without."""
+    rows = [{**row, "adapter": told["adapter"]} for told in (adapted, without) for row in told["summary"]]
+    about = f"{adapted['summary'][0]['examples']} prompts of {adapted['summary'][0]['length']:,} tokens, medians"
+    return f"{table(TIMES, rows)}\n\n{about}, {adapted['threads']} threads; full's: in the same run."
+
+
 def _by_arm(told: Record) -> dict[str, Record]:
     """By arm, its scores over all tasks."""
     return {row["arm"]: row for row in over_all(told["scores"], "task")}
 
 
 BLOCKS = {
+    "trained-speed-times": Block(times, ("trained-speed-times.json", "trained-speed-times-without.json")),
     "quality-trained-speed-said": Block(trained_speed, ("quality-trained-speed.json", "quality-trained-control.json")),
     "smollm2-training-said": Block(said, ("smollm2-training.json",)),
     "smollm2-training": Block(markdown, ("smollm2-training.json",)),
