@@ -47,7 +47,7 @@ def _share(cost: str) -> Column:
 def measured(told: Record, by_task: bool = False) -> str:
     """A row per arm: its answers and its distance from full attention over all windows, and what it cost. by_task: the
     points of each task too."""
-    scores = {row["arm"]: row for row in over_all(told["scores"], "task")}
+    scores = by_arm(told["scores"], "task")
     rows = [{**row, "answers": scores.get(row["arm"])} for row in over_all(told["windows"], "domain")]
     columns: dict[str, Column] = {"plan": code("arm")}
     if scores:
@@ -92,8 +92,8 @@ CHOSEN = {
 
 def caption(told: Record) -> str:
     """What the README says below the picture: of answers only where there are enough."""
-    scores = {row["arm"]: row for row in over_all(told["scores"], "task")}
-    windows = {row["arm"]: row for row in over_all(told["windows"], "domain")}
+    scores = by_arm(told["scores"], "task")
+    windows = by_arm(told["windows"], "domain")
     full = scores["full"]
     plans = [arm for arm in windows if arm != "full" and not arm.startswith(ORACLE)]
 
@@ -140,6 +140,11 @@ def only(*policies: str) -> Callable[[Record], str]:
         return final(told | {kind: [row for row in told[kind] if belongs(row)] for kind in ("scores", "windows")})
 
     return shown
+
+
+def by_arm(rows: list[Record], kind: str) -> dict[str, Record]:
+    """The rows over all tasks, or domains, by their arm."""
+    return {row["arm"]: row for row in over_all(rows, kind)}
 
 
 def over_all(rows: list[Record], kind: str) -> list[Record]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from recipes.blocks.smollm2 import markdown
 from recipes.reporting import Record, write_report
 
+from winnow.cli.draw import new_figure, plain, save
+from winnow.cli.train_plot import running, series
 from winnow.runtime.adapters import read_metadata
 
 from .parts import PARTS
@@ -39,26 +39,18 @@ def _lines(log: Path) -> list[Record]:
 
 def plot(records: list[Record], path: Path) -> None:
     """What was learnt over steps, a panel per figure: lines for what is learnt from, dots for what is held out."""
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    figure = new_figure(13, 4.2)
     for axis, (title, (name, only)) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         mine = [record for record in records if any(only in line.get("held_out", {}) for line in record["log"])]
         for place, record in enumerate(mine):
-            _curve(axis, record, name, f"C{place}")
+            steps, values = series(record["log"], name)
+            axis.plot(steps, running(values, SMOOTHED), color=f"C{place}", linewidth=1.6, label=record["part"])
+            held_out = [{"step": line["step"], **line["held_out"]} for line in record["log"] if "held_out" in line]
+            axis.plot(*series(held_out, name), "o", color=f"C{place}")
         axis.set(title=title, xlabel="step")
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=120)
-
-
-def _curve(axis: Axes, record: Record, name: str, colour: str) -> None:
-    learnt = [line for line in record["log"] if name in line]
-    values = [line[name] for line in learnt]
-    ends = range(1, len(values) + 1)
-    running = [sum(values[max(0, end - SMOOTHED) : end]) / min(end, SMOOTHED) for end in ends]
-    axis.plot([line["step"] for line in learnt], running, color=colour, linewidth=1.6, label=record["part"])
-    held_out = [line for line in record["log"] if name in line.get("held_out", {})]
-    axis.plot([line["step"] for line in held_out], [line["held_out"][name] for line in held_out], "o", color=colour)
+        plain(axis)
+    save(figure, path)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from locret_reference import random_heads
 from models import CONFIGS, small_model
 from winnow import LLM, SamplingParams
 from winnow.errors import ModelError
+from winnow.models import files
 from winnow.runtime import heads as module
 from winnow.runtime.adapters import fingerprint
 from winnow.runtime.heads import HeadsConfig, RetainingHeads, bundled_for, load_heads
@@ -234,7 +235,8 @@ def test_a_file_that_was_cut_short_is_refused(saved, size):
 def bundle(monkeypatch, tmp_path):
     """Two bundled names, of which one has no files."""
     monkeypatch.setattr(module, "BUNDLED", ("absent-heads", "small-heads"))
-    monkeypatch.setattr(module, "asset", lambda name: tmp_path / name)
+    for place in (module, files):
+        monkeypatch.setattr(place, "asset", lambda name: tmp_path / name)
     return tmp_path / "small-heads"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from recipes.blocks.quality import only, over_all, points
-from recipes.blocks.smollm2 import ANCHORED, HALF, NONE, beside_control
+from recipes.blocks.quality import by_arm, only, points
+from recipes.blocks.smollm2 import ANCHORED, HALF, NONE, TRAINED, beside_control
 from recipes.blocks.tables import Block, Record, number, ranged
 
 from . import Claim, claims
@@ -15,15 +15,12 @@ SHARES = "cumulative=[0.4, 0.2, 0.1]"
 AUTHORS = "slowfast(budget={1/4}, bootstrap=16, selector='alpha_fair', trigger_on='end')"
 
 
-TRAINED = ("quality-trained-speed.json", "quality-trained-control.json")
-
-
 class Said:
     """What is said of arms: `said["plan"]`."""
 
     def __init__(self, told: Record) -> None:
-        self.scores = {row["arm"]: row for row in over_all(told["scores"], "task")}
-        self.windows = {row["arm"]: row for row in over_all(told["windows"], "domain")}
+        self.scores = by_arm(told["scores"], "task")
+        self.windows = by_arm(told["windows"], "domain")
 
     def __getitem__(self, arm: str) -> str:
         return f"{points(self.scores[arm])} points, KL {ranged(self.windows[arm]['kl'], 3)}"
@@ -67,15 +64,15 @@ def speed(said: Said, told: Record, control: Record) -> list[Claim]:
         (
             "Trained, three quarters of the layers lose nothing (Table 2)",
             f"in 260 steps ([trained parts](results/trained.md)): {trained[ANCHORED]}. Not trained: {said[bos]}",
-            "of answers, what is lost to the control cannot be told from nothing by so many questions; untrained it is "
-            "lost for sure. Of text, no: more is lost than by the control",
+            "of answers, what is lost to the control cannot be told from nothing by so many questions, and tasks "
+            "differ; untrained it can. Of text, no: more is lost than by the control",
         ),
         (
             "Without an anchor quality drops, BoS recovers it",
             f"untrained, at three quarters of the layers: with none {said[none]}; with the first token {said[bos]}; "
             f"with the first four {said[four]}. Trained, with none: {trained[NONE]}",
             "on text yes: the first token takes away most of the KL, the next three hardly more. Of answers it "
-            "recovers a part, and trained, neither loses more answers than the other",
+            "recovers a part; trained, as many are right without it",
         ),
         (
             "Smaller cutoffs degrade quality (section 5.1)",

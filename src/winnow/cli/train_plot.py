@@ -31,10 +31,10 @@ def training_figure(lines: list[dict[str, Any]], title: str) -> "Figure":
     figure = new_figure(4.2 * columns, 3.2 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for name, axis in zip(names, panels, strict=False):
-        steps, values = _series(learnt, name)
+        steps, values = series(learnt, name)
         axis.plot(steps, values, color=GREY, lw=0.8, alpha=0.5, label="a line of the log")
-        axis.plot(steps, _running(values), color="C0", lw=1.8, label=f"mean of the last {SMOOTHED}")
-        axis.plot(*_series(held_out, name), color="C3", lw=1.2, marker="o", ms=4, label="held out")
+        axis.plot(steps, running(values, SMOOTHED), color="C0", lw=1.8, label=f"mean of the last {SMOOTHED}")
+        axis.plot(*series(held_out, name), color="C3", lw=1.2, marker="o", ms=4, label="held out")
         axis.set(title=name, xlabel="step")
         axis.title.set_size(10)
         plain(axis)
@@ -45,12 +45,13 @@ def training_figure(lines: list[dict[str, Any]], title: str) -> "Figure":
     return figure
 
 
-def _series(lines: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+def series(lines: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """The steps of the lines that have a figure, and the figure there."""
     found = [(line["step"], line[name]) for line in lines if name in line]
     return [step for step, _ in found], [value for _, value in found]
 
 
-def _running(values: list[float]) -> list[float]:
-    """The mean of each value and those before it, `SMOOTHED` at most."""
-    last = [values[max(0, end - SMOOTHED) : end] for end in range(1, len(values) + 1)]
+def running(values: list[float], count: int) -> list[float]:
+    """The mean of each value and those before it, `count` at most."""
+    last = [values[max(0, end - count) : end] for end in range(1, len(values) + 1)]
     return [sum(each) / len(each) for each in last]

@@ -35,6 +35,15 @@ def is_directory(path: str | Path) -> bool:
         return False
 
 
+def find_part(source: str | Path, kind: str, file: str) -> Path:
+    """The directory of a trained part: a local one, or a bundled one by its name or its model's.
+
+    kind: what follows the model in a bundled name. file: what a directory has to hold. That of `source` where none does.
+    """
+    places = (Path(source), asset(str(source)), asset(f"{source}-{kind}"))
+    return next((place for place in places if is_directory(place) and (place / file).is_file()), places[0])
+
+
 def is_converted(directory: Path) -> bool:
     """Whether a directory holds a converted GGUF file."""
     return (directory / PACKED).is_file()

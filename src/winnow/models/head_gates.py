@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import ModelError
-from winnow.models.files import asset, read_object
+from winnow.models.files import find_part, read_object
 
-BUNDLED = ("smollm2",)
 FILE = "head_gates.json"
 
 
@@ -35,9 +34,7 @@ class HeadGates:
 
 def read_gates(directory: str | Path) -> HeadGates:
     """What `save` wrote, or bundled ones, by their model's name. Raises ModelError where there are none, or damaged."""
-    path = Path(directory) / FILE
-    if str(directory) in BUNDLED and not path.is_file():
-        path = asset(f"{directory}-gates") / FILE
+    path = find_part(directory, "gates", FILE) / FILE
     if not path.is_file():
         raise ModelError(f"{directory} holds no gates of heads: it needs {FILE}; winnow train duo writes it")
     try:

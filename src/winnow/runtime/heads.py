@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from winnow.models.files import asset
+from winnow.models.files import asset, find_part
 from winnow.policies.base import ModelShape
 from winnow.runtime.adapters import base_name, fingerprint
 from winnow.runtime.trained import CONFIG, Kind, are_counts
@@ -149,8 +149,7 @@ def read_config(directory: str | Path) -> HeadsConfig:
 
 def find_heads(source: str | Path) -> Path:
     """The directory of heads: a local one, or bundled ones by their name or their model's."""
-    named = next((name for name in BUNDLED if str(source) in (name, name.removesuffix("-heads"))), None)
-    return Path(source) if named is None or (Path(source) / KIND.weights).is_file() else asset(named)
+    return find_part(source, "heads", KIND.weights)
 
 
 def bundled_for(model: PreTrainedModel) -> Path | None:
