@@ -42,9 +42,10 @@ def said(records: list[Record]) -> str:
         return f"{after[part] - after['long']:.2f} (untrained {before[part] - before['long']:.2f})"
 
     return (
-        "Without the first token's units above the cutoff the loss begins higher and ends higher, at both cutoffs, in one "
-        f"run each. At its end it is above the control's by this: at three quarters of the layers {lost('speed-23')}, "
-        f"without the anchor {lost('speed-23-none')}; at half {lost('speed-15')}, without it {lost('speed-15-none')}."
+        "Without the first token's units above the cutoff the loss begins higher and ends higher, at both cutoffs, in "
+        "one run each. At its end it is above the control's by this: at three quarters of the layers "
+        f"{lost('speed-23')}, without the anchor {lost('speed-23-none')}; at half {lost('speed-15')}, without it "
+        f"{lost('speed-15-none')}."
     )
 
 

@@ -38,7 +38,7 @@ def is_directory(path: str | Path) -> bool:
 def find_part(source: str | Path, kind: str, file: str) -> Path:
     """The directory of a trained part: a local one, or a bundled one by its name or its model's.
 
-    kind: what follows the model in a bundled name. file: what a directory has to hold. That of `source` where none does.
+    kind: what follows the model in a bundled name. file: what it has to hold; where none does, the directory `source`.
     """
     places = (Path(source), asset(str(source)), asset(f"{source}-{kind}"))
     return next((place for place in places if is_directory(place) and (place / file).is_file()), places[0])
