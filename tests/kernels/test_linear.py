@@ -1,6 +1,8 @@
 """The linear kernel against its definition, and the switch of a model's layers."""
 
+import platform
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -172,6 +174,24 @@ def test_a_torch_without_onednn_multiplies_bfloat16_as_float32(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     monkeypatch.setattr(torch.ops, "mkldnn", None)  # such a torch has no operators of it
     assert multiplied_in.__wrapped__(torch.bfloat16) == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("machine", "instructions", "wanted"),
+    [
+        ("x86_64", False, torch.float32),
+        ("x86_64", True, torch.bfloat16),
+        ("AMD64", False, torch.float32),
+        ("aarch64", False, torch.bfloat16),
+    ],
+)
+def test_bfloat16_that_onednn_converts_is_multiplied_as_float32(monkeypatch, machine, instructions, wanted):
+    onednn = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: True)  # as on every CPU that has AVX-512
+    monkeypatch.setattr(torch.ops, "mkldnn", onednn)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
+    assert multiplied_in.__wrapped__(torch.bfloat16) == wanted
 
 
 @pytest.mark.threads

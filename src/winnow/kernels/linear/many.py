@@ -1,6 +1,7 @@
 """Products of many rows: torch's, in the dtype that it multiplies fastest here."""
 
 import functools
+import platform
 from collections.abc import Callable
 
 import torch
@@ -8,20 +9,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 PIECE = 1 << 22  # values of a weight that are made floats at a time: 8 MiB of bfloat16, which all layers share
+X86 = ("x86_64", "AMD64")
 TILE = 16  # rows of a weight that pieces are whole multiples of, as packed weights have them
 
 
 @functools.cache
 def multiplied_in(dtype: torch.dtype, device: str = "cpu") -> torch.dtype:
-    """The dtype in which products of `dtype` are taken: float32 for bfloat16 on a CPU where torch has none of its own.
+    """The dtype in which products of `dtype` are taken: float32 for bfloat16 on a CPU without instructions for it.
 
-    Without instructions for bfloat16 its products take longer than the same in float32.
+    Without them its products take longer than the same in float32, also where oneDNN does have them: with AVX-512 alone
+    it converts as it goes, and takes three times as long.
     """
     if device != "cpu" or dtype != torch.bfloat16:
         return dtype
     # The operator is there only where torch was built with oneDNN.
     has_own = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return dtype if has_own else torch.float32
+    converts = platform.machine() in X86 and not torch.cpu._is_avx512_bf16_supported()
+    return dtype if has_own and not converts else torch.float32
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
