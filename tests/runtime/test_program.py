@@ -16,7 +16,7 @@ from trials import small_llm
 from winnow import LLM, SamplingParams
 from winnow.kernels.launch import LAYERS, PACKED, numba_missing
 from winnow.kernels.layers import tables
-from winnow.models.packed import PackedLinear, quantize_model
+from winnow.models.packed import packed_modules, quantize_model
 from winnow.policies.read.slowfast_reader import SlowFastReader
 from winnow.runtime import description, frame, reading
 from winnow.runtime.decoder import Decoder
@@ -397,15 +397,40 @@ def test_a_layer_with_anything_hooked_to_it_is_driven(family, hooked, text, take
     assert set(taken) == {2}
 
 
-@pytest.mark.parametrize(("family", "name"), [("qwen3", "self_attn.q_proj"), ("phi3-wide", "mlp.gate_up_proj")])
-def test_an_adapter_beside_packed_weights_is_driven(family, name, text, taken):
-    model = small_model(family, dtype=torch.bfloat16)
+def adapt(model, rank=3):
+    """Give every packed linear layer of the decoder an adapter, large enough to be seen."""
+    torch.manual_seed(5)
+    for _, module in packed_modules(model.model.layers):
+        down, up = torch.randn(rank, module.in_features), torch.randn(module.out_features, rank)
+        module.adapt((down / module.in_features**0.5).to(model.dtype), (0.3 * up).to(model.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["qwen3", "phi3-wide"])
+def test_adapters_beside_packed_weights_are_taken(family, dtype, text, taken, one_thread):
+    """A product of its own, and some rows of one that has those of all."""
+    model = small_model(family, dtype=dtype)
     quantize_model(model)
-    module = model.model.layers[1].get_submodule(name)
-    assert isinstance(module, PackedLinear)
-    module.low_rank.append(
-        (torch.zeros(2, module.in_features).bfloat16(), torch.zeros(module.out_features, 2).bfloat16())
-    )
+    without = LLM(model, prefill_chunk=CHUNK).logits(text, decode_from=PROMPT)
+    adapt(model)
+    llm = LLM(model, prefill_chunk=CHUNK)
+    llm.logits(text, decode_from=PROMPT)
+    assert not taken
+    for length in (len(text), 2, 5):  # rows one by one, and together
+        first = min(PROMPT, length)
+        call = partial(llm.logits, text[:length], decode_from=first)
+        got, expected = call(), driven(llm, call)
+        near = 2e-5 if dtype == torch.float32 else 2e-2 * expected.abs().max()
+        assert (got - expected).abs().max() < near
+        if length == len(text):
+            assert (got - without).abs().max() > 0.1 * expected.abs().max()
+
+
+def test_an_adapter_of_more_ranks_than_the_layer_has_columns_is_driven(text, taken):
+    model = small_model("qwen3")
+    quantize_model(model)
+    module = model.model.layers[1].self_attn.q_proj
+    module.adapt(torch.zeros(module.in_features + 1, module.in_features), torch.zeros(module.out_features, 65))
     LLM(model, prefill_chunk=CHUNK).logits(text, decode_from=PROMPT)
     assert set(taken) == {1}
 

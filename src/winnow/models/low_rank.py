@@ -41,7 +41,7 @@ def attach(model: PreTrainedModel, directory: Path) -> None:
         raise ModelError(f"{name} holds {min(tensors, default='nothing')}, which packed weights cannot take; {WAY_OUT}")
     for layer, (module, down, up) in pairs.items():
         scaled = up.float() * _scale(settings, layer, len(down))
-        module.low_rank.append((down.to(model.device, model.dtype), scaled.to(model.device, model.dtype)))
+        module.adapt(down.to(model.device, model.dtype), scaled.to(model.device, model.dtype))
 
 
 def _check_plain(settings: dict[str, Any], name: str) -> None:

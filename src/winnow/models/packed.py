@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from winnow.errors import ModelError
+from winnow.kernels.linear import product
 from winnow.kernels.packed import PackedWeight, expand, few_of, linear, quantize, rows_of, tiles_bytes
 
 ROWS, GROUP = 4, 32  # a weight is rounded to packed if it has at least these rows; columns that share a scale
@@ -34,8 +34,8 @@ class _Packed(nn.Module):
 class PackedLinear(_Packed):
     """`nn.Linear` over a packed weight.
 
-    few: up to how many rows the weight is multiplied as it is; above it is expanded. low_rank: pairs (down [rank, in],
-    up [out, rank]) of adapters, whose products are added.
+    few: up to how many rows the weight is multiplied as it is; above it is expanded. low_rank: what adapters add, down
+    [rank, in] and up [rank, out].
     """
 
     def __init__(self, packed: PackedWeight, bias: Tensor | None = None) -> None:
@@ -44,15 +44,21 @@ class PackedLinear(_Packed):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.out_features, self.in_features = packed.shape
         self.few = few_of(packed)
-        self.low_rank: list[tuple[Tensor, Tensor]] = []
+        self.low_rank: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad and torch.is_grad_enabled():
             raise ModelError("packed weights have no gradients; load the model with weights='dense' to train it")
         y = linear(x, self.packed, self.bias, self.few)
-        for down, up in self.low_rank:
-            y = y + F.linear(F.linear(x, down), up)
-        return y
+        if self.low_rank is None:
+            return y
+        down, up = self.low_rank
+        return y + product(product(x, down), up.T)
+
+    def adapt(self, down: Tensor, up: Tensor) -> None:
+        """Add up (down x) from now on: of an adapter, down [rank, in] and up [out, rank], in the dtype of x."""
+        pairs = (self.low_rank or (down[:0], up.T[:0]), (down, up.T))
+        self.low_rank = torch.cat([each for each, _ in pairs]), torch.cat([each for _, each in pairs])
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
@@ -62,14 +68,17 @@ class PackedLinear(_Packed):
     def rows(self, start: int, stop: int | None) -> "PackedLinear":
         """Some outputs of the layer, sharing its memory."""
         part = PackedLinear(self.packed[start:stop], None if self.bias is None else self.bias[start:stop])
-        part.low_rank = [(down, up[start:stop]) for down, up in self.low_rank]
+        if self.low_rank is not None:
+            down, up = self.low_rank
+            part.low_rank = down, up[:, start:stop]
         return part
 
     def dense(self, dtype: torch.dtype) -> nn.Linear:
         """The same layer with its weight as floats, adapters added."""
         weight = expand(self.packed, dtype)
-        for down, up in self.low_rank:
-            weight = (weight.float() + up.float() @ down.float()).to(dtype)
+        if self.low_rank is not None:
+            down, up = self.low_rank
+            weight = (weight.float() + up.float().T @ down.float()).to(dtype)
         layer = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         layer.weight = nn.Parameter(weight, requires_grad=False)
         layer.register_parameter("bias", self.bias)

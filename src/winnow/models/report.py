@@ -79,7 +79,7 @@ def _each(model: nn.Module, users: dict[int, list[nn.Module]], types: Mapping[st
         values, kernel = prod(weight.shape), _kernel(mine, weight)
         yield HeldWeights(what, bits, types.get(name), 1, values, weight.data.nbytes, kernel)
     for _, module in packed_modules(model):
-        for tensor in (each for pair in getattr(module, "low_rank", ()) for each in pair):
+        for tensor in getattr(module, "low_rank", None) or ():
             yield HeldWeights(f"adapter, {form_of(tensor)}", None, None, 1, tensor.numel(), tensor.nbytes, "torch")
 
 

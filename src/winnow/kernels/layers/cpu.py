@@ -14,6 +14,7 @@ from winnow.kernels.attend.cpu_codes import attend_codes, codes_floats
 from winnow.kernels.attend.cpu_decode import attend_run, merge_runs
 from winnow.kernels.attend.softmax import ZERO, copy
 from winnow.kernels.layers import tables as t
+from winnow.kernels.layers.low_rank import adapt
 from winnow.kernels.layers.rows import add_share, gate_with, normalise, rotate
 from winnow.kernels.linear.cpu import linear_part
 from winnow.kernels.packed.cpu import OUT, packed_part
@@ -83,6 +84,8 @@ def product(x: int, rows: int, part: int, first: int, last: int, y: int, stride:
     columns, group = read_i64(part + 8 * t.COLUMNS), read_i64(part + 8 * t.GROUP)
     minima = read_i64(part + 8 * t.MINIMA) != 0
     packed_part(x, data, bias, y, stride, room, rows, first, last, columns, row_bytes, group, kind, minima, half)
+    if read_i64(part + 8 * t.RANK) != 0:
+        adapt(x, rows, part, first, last, y, stride, room, half)
 
 
 @njit(cache=True, error_model="numpy", inline="always")

@@ -10,7 +10,7 @@ A float lies in the lower half of its place, as float32.
     BEFORE_ATTENTION, AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP, QUERY_NORM, KEY_NORM, NORM_KIND, EPS, ALL_HEADS,
     ROPE_HALF, SCALE, SOFTCAP, ACTIVATION, SHARE, PARTS,
 ) = range(15)  # fmt: skip
-PART = 8
+PART = 12
 QUERY, KEY, VALUE, OUTPUT, GATE, UP, DOWN = (PARTS + PART * index for index in range(7))
 LAYER = PARTS + 7 * PART
 
@@ -21,8 +21,10 @@ QUOTIENT_ROUNDED, PRODUCT_ROUNDED, FROM_ONE = range(3)
 # ACTIVATION; GELU: with the hyperbolic tangent.
 SILU, GELU = range(2)
 
-# A product: what `PackedWeight.facts` says, its kind (DENSE: floats), whether there are minima, the address of a bias.
-DATA, ROW_BYTES, OUTS, COLUMNS, GROUP, KIND, MINIMA, BIAS = range(PART)
+# A product: what `PackedWeight.facts` says, its kind (DENSE: floats), whether there are minima, the address of a bias,
+# and what an adapter adds: of each RANK a row of COLUMNS values that make one of x, and one, of OUTS, that it is
+# multiplied by, RANK_BYTES from one to the next; RANK 0: nothing.
+DATA, ROW_BYTES, OUTS, COLUMNS, GROUP, KIND, MINIMA, BIAS, RANK, RANK_DOWN, RANK_UP, RANK_BYTES = range(PART)
 DENSE = -1
 
 # Where a row's unit goes in a layer, the bytes from one KV head to the next, its cos and sin, and those with which its
