@@ -151,12 +151,13 @@ def caption(records: list[Record], runs: dict[str, Record]) -> str:
     first, fewest = (len(one(records, arm=arm, task=CODES, length=4096)["rows"]) for arm in (OFTEN, RARELY))
     return (
         f"*`slowfast` on `needle`: listings of sixteen codes and of sixteen pairs, {fewest} prompts each ({first} for "
-        "the first score), in brackets the difference to full attention on the same prompts with its 95 % interval. "
-        "With slow steps every four tokens and the selector `peaks` it scores "
+        "the first score), fed token by token and scored by which of them were the likeliest, in brackets the "
+        "difference to full attention on the same prompts with its 95 % interval. "
+        "With slow steps every four tokens, the selector `peaks` and `memory=0.5` it scores "
         f"{often[0]} and {often[1]}, and reads {span(read[0], '.0f')} % of the cache; in the paper's rhythm, with "
-        f"`peaks` too, {span(read[1], '.0f')} % of it, {rarely[0]} and {rarely[1]}. On Qwen3-0.6B's shape after "
-        f"{timed['length']:,} tokens a token takes {timed['ratio_to_full']:.2f} and {again['ratio_to_full']:.2f} of "
-        f"full attention's time in two runs, and {timed['ratio_to_stock']:.3f} of stock "
+        f"`peaks` and `memory=0.9`, {span(read[1], '.0f')} % of it, {rarely[0]} and {rarely[1]}. On Qwen3-0.6B's shape "
+        f"after {timed['length']:,} tokens a token takes {timed['ratio_to_full']:.2f} and {again['ratio_to_full']:.2f} "
+        f"of full attention's time in two runs, and {timed['ratio_to_stock']:.3f} of stock "
         "transformers' ([tables](docs/results/slowfast.md), [how to use it](docs/slowfast.md)).*"
     )
 

@@ -176,6 +176,7 @@ def test_ids_outside_are_refused() -> None:
         rows_of(weight, torch.tensor([6]), torch.float32)
 
 
-def test_the_crossover_is_one_of_the_candidates() -> None:
+@pytest.mark.parametrize("dtype", packed.DIRECT)
+def test_the_crossover_is_one_of_the_candidates(dtype: torch.dtype) -> None:
     packed.few_rows.cache_clear()
-    assert packed.few_rows(0, True) in (0, *packed.CANDIDATES)
+    assert packed.few_rows(0, True, dtype) in (0, *packed.CANDIDATES)

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 arms = pytest.importorskip("recipes.speed.arms")
-from recipes.speed import data, report, run  # noqa: E402
+from recipes.speed import data, rate, report, run  # noqa: E402
 
 from winnow import LLM  # noqa: E402
 from winnow.tasks.haystack import bundled_haystack  # noqa: E402
@@ -42,6 +42,17 @@ def test_the_sweep_is_the_whole_grid():
         assert {(k, anchors, training) for k in (4, 5, 6, 7) for anchors in ("bos", "none")} <= grid
         assert (8, "bos", training) in grid
     assert len({arm.recipe.seed for arm in made if arm.recipe}) == 1  # the same batches in the same order
+
+
+def test_the_rate_of_training_is_measured(out, tmp_path, monkeypatch):
+    monkeypatch.setattr(rate, "CUTOFFS", (8, 6))
+    into = tmp_path / "rates.json"
+    flags = ["--out", str(into), "--steps", "1", "--turns", "2", "--threads", "1"]
+    monkeypatch.setattr(sys, "argv", ["rate", str(out / "train.jsonl"), *flags])
+    rate.main()
+    rates = json.loads(into.read_text())["tokens_per_second"]
+    assert set(rates) == {"8", "6"}
+    assert all(len(each) == 2 and min(each) > 0 for each in rates.values())
 
 
 def test_an_arm_is_trained_measured_and_not_done_twice(out, monkeypatch):

@@ -34,16 +34,16 @@ class _Packed(nn.Module):
 class PackedLinear(_Packed):
     """`nn.Linear` over a packed weight.
 
-    few: up to how many rows the weight is multiplied as it is; above it is expanded. low_rank: what adapters add, down
-    [rank, in] and up [rank, out].
+    few: up to how many rows of `dtype` the weight is multiplied as it is; above it is expanded. low_rank: what adapters
+    add, down [rank, in] and up [rank, out].
     """
 
-    def __init__(self, packed: PackedWeight, bias: Tensor | None = None) -> None:
+    def __init__(self, packed: PackedWeight, dtype: torch.dtype, bias: Tensor | None = None) -> None:
         super().__init__()
-        self.packed = packed
+        self.packed, self.dtype = packed, dtype
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.out_features, self.in_features = packed.shape
-        self.few = few_of(packed)
+        self.few = few_of(packed, dtype)
         self.low_rank: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,12 +62,12 @@ class PackedLinear(_Packed):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
-        self.few = few_of(self.packed)  # on another device there may be no kernel
+        self.few = few_of(self.packed, self.dtype)  # on another device there may be no kernel
         return self
 
     def rows(self, start: int, stop: int | None) -> "PackedLinear":
         """Some outputs of the layer, sharing its memory."""
-        part = PackedLinear(self.packed[start:stop], None if self.bias is None else self.bias[start:stop])
+        part = PackedLinear(self.packed[start:stop], self.dtype, None if self.bias is None else self.bias[start:stop])
         if self.low_rank is not None:
             down, up = self.low_rank
             part.low_rank = down, up[:, start:stop]
@@ -132,7 +132,7 @@ def put_packed(model: PreTrainedModel, name: str, packed: PackedWeight, dtype: t
     if isinstance(module, nn.Embedding):
         made: nn.Module = PackedEmbedding(packed, dtype, getattr(module, "scalar_embed_scale", None))
     else:
-        made = PackedLinear(packed, None if module.bias is None else module.bias.detach().to(dtype))
+        made = PackedLinear(packed, dtype, None if module.bias is None else module.bias.detach().to(dtype))
     setattr(model.get_submodule(parent), last, made.train(module.training))
 
 

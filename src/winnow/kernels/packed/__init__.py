@@ -23,7 +23,7 @@ __all__ = [
     "rows_of", "tiles_bytes", "why_slow",
 ]  # fmt: skip
 
-CANDIDATES = (4, 8, 12, 16, 24, 32)  # counts of rows up to which products may be faster than expanding
+CANDIDATES = (4, 8, 16, 32, 64, 128)  # counts of rows up to which products may be faster than expanding
 DIRECT = (torch.bfloat16, torch.float32)  # what the kernels take and give
 _room = threading.local()
 
@@ -37,9 +37,10 @@ def why_slow(weight: PackedWeight) -> str | None:
     return numba_missing()
 
 
-def few_of(weight: PackedWeight) -> int:
-    """Up to how many rows this weight is multiplied as it is; 0 where the kernels cannot serve it."""
-    return 0 if why_slow(weight) is not None else few_rows(weight.kind, weight.minima)
+def few_of(weight: PackedWeight, dtype: torch.dtype) -> int:
+    """Up to how many rows of `dtype` this weight is multiplied as it is; 0 where the kernels cannot serve it."""
+    kind = dtype if dtype in DIRECT else torch.float32
+    return 0 if why_slow(weight) is not None else few_rows(weight.kind, weight.minima, kind)
 
 
 def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, few: int | None = None) -> Tensor:
@@ -48,7 +49,7 @@ def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, few: int
     few: up to how many rows of x the weight is multiplied as it is; None: `few_of`. bias: in x's dtype.
     """
     rows = x.numel() // weight.columns
-    if 0 < rows <= (few_of(weight) if few is None else few):
+    if 0 < rows <= (few_of(weight, x.dtype) if few is None else few):
         if x.dtype in DIRECT:
             return _product(x, weight, bias, rows)
         return _product(x.float(), weight, None if bias is None else bias.float(), rows).to(x.dtype)
@@ -77,10 +78,10 @@ def rows_of(weight: PackedWeight, ids: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @functools.cache
-def few_rows(kind: int, minima: bool) -> int:
-    """Up to how many rows multiplying packed weights is faster here than expanding them: measured once, in about 20 ms.
+def few_rows(kind: int, minima: bool, dtype: torch.dtype) -> int:
+    """Up to how many rows multiplying packed weights is faster here than expanding them: measured once, in some 80 ms.
 
-    A layer of 1,536 rows and 576 columns, in bfloat16; 0 where the kernels do not run.
+    A layer of 1,536 rows and 576 columns; 0 where the kernels do not run.
     """
     codes = torch.zeros(1536, 576, dtype=torch.uint8 if KINDS[kind][0] == 4 else torch.int8)
     factors = torch.ones(1536, 576 // KINDS[kind][1])
@@ -89,7 +90,7 @@ def few_rows(kind: int, minima: bool) -> int:
         return 0
     best = 0
     for rows in CANDIDATES:
-        x = torch.zeros(rows, 576, dtype=torch.bfloat16)
+        x = torch.zeros(rows, 576, dtype=dtype)
         if _seconds(x, weight, rows) > _seconds(x, weight, 0):
             break
         best = rows
@@ -98,7 +99,7 @@ def few_rows(kind: int, minima: bool) -> int:
 
 def _seconds(x: Tensor, weight: PackedWeight, few: int) -> float:
     times = []
-    for _ in range(7):
+    for _ in range(5):
         start = time.perf_counter()
         linear(x, weight, None, few)
         times.append(time.perf_counter() - start)
