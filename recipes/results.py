@@ -75,21 +75,16 @@ def _quality(
     )
 
 
-# Of the units that are read, the policies that quality.md names.
-READ = "".join(
-    f" --policy {name}"
-    for name in ("slowfast", "quest", "sketch", "tidal", "infllm", "sink_recent", "streaming", "kvzip")
-)
-
-
 def _validated(*costs: str) -> tuple[str, ...]:
-    files = " ".join(f"{{work}}/quality-{cost}.jsonl" for cost in costs)
+    """Of the grid, all at these costs; what reads fewer units, and what came later, is named one by one."""
+    asked = {cost: f"--grid benchmarks/quality/grid.toml --cost {cost}" for cost in costs}
+    asked["later"] = "--plans recipes/quality/later.json"
+    files = " ".join(f"{{work}}/quality-{name}.jsonl" for name in asked)
     return (
         *(
-            f"python -m benchmarks quality run {{work}}/quality-{cost}.jsonl --split validation --data {{data}} "
-            f"-m smollm2 --grid benchmarks/quality/grid.toml --cost {cost}{READ if cost == 'units' else ''} "
-            "-l 4096 -n 0 -w 1 --threads 1"
-            for cost in costs
+            f"python -m benchmarks quality run {{work}}/quality-{name}.jsonl --split validation --data {{data}} "
+            f"-m smollm2 {arms} -l 4096 -n 0 -w 1 --threads 1"
+            for name, arms in asked.items()
         ),
         f"python -m benchmarks quality choose {files} --out docs/results/quality-chosen.json",
     )
@@ -161,8 +156,9 @@ RESULTS_IN_ORDER = (
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),
+    Result("quality-locret-settings", 50, _quality("locret-settings", "-n 6 -w 1")),
     Result("quality-compute", 20, _quality("compute")),
-    Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "units", "composed")),
+    Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "composed")),
     Result("fit", 1, quoted=("fit.md", "fit.json")),
     Result("stores-verbs", 20, _measured("verbs", "-l 8000 -n 5 -w 1")),
     Result("stores-budgets", 60, _measured("budgets", "-l 2048 -n 100 -w 4")),

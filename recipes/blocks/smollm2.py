@@ -101,4 +101,5 @@ BLOCKS = {
     "smollm2-training-said": Block(said, ("smollm2-training.json",)),
     "smollm2-training": Block(markdown, ("smollm2-training.json",)),
     "quality-trained-speed": Block(final, ("quality-trained-speed.json",)),
+    "quality-locret-settings": Block(final, ("quality-locret-settings.json",)),
 }
