@@ -130,7 +130,7 @@ def caption(table1: Record, scores: Record) -> str:
         f"{span((row['ttft_speedup'] for row in preset), '.1f')} times faster "
         f"({preset[0]['examples']} questions a task), with "
         f"{span((100 * share for share in by_task), '.0f')} % of full attention's score on pass keys, numbers, "
-        f"key-value pairs and several needles ({scores['accuracy'][0]['examples']} other questions each), and "
+        f"key-value pairs and several needles ({scores['accuracy'][0]['examples']} questions each in another run), and "
         f"{followed['ttft_speedup']:.1f} times with {100 * of_full:.0f} % on variables ({followed['examples']}), where "
         "a step revives all that it chooses, and ranks as the paper does (`cumulative=[0.4, 0.2, 0.1], kernel=1, "
         "voters=1, rank_layers='last', sink=0, keep_decode=None, max_revive=None`; "

@@ -18,7 +18,7 @@ def multiplied_in(dtype: torch.dtype, device: str = "cpu") -> torch.dtype:
     """The dtype in which products of `dtype` are taken: float32 for bfloat16 on a CPU without instructions for it.
 
     Without them its products take longer than the same in float32, also where oneDNN does have them: with AVX-512 alone
-    it converts as it goes, and takes three times as long.
+    it converts as it goes.
     """
     if device != "cpu" or dtype != torch.bfloat16:
         return dtype
