@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from benchmarks.machine import machine
 from recipes.records import write_record
 from rich.progress import track
 
-from winnow.evaluation.evaluate import environment
+from winnow.evaluation.about import commit
 from winnow.learn.sft import train_speed
 from winnow.policies.compute.speed import Speed
 from winnow.runtime.llm import LLM
@@ -40,8 +41,8 @@ def main() -> None:
         rates[cutoff].append(rate(cutoff, flags.data, flags.steps))
     flagged = f"--steps {flags.steps} --turns {flags.turns} --threads {flags.threads}"
     command = f"python -m recipes.speed.rate {flags.data.name} {flagged} --out {flags.out.name}"
-    about = environment(LLM(MODEL, dtype="float32"), MODEL)
-    write_record(flags.out, {"command": command, **about, "tokens_per_second": rates})
+    about = {"command": command, "commit": commit(), "machine": machine(torch.device("cpu"))}
+    write_record(flags.out, {**about, "model": MODEL, "dtype": "float32", "tokens_per_second": rates})
 
 
 def rate(cutoff: int, data: Path, steps: int) -> float:

@@ -57,8 +57,10 @@ class PackedLinear(_Packed):
 
     def adapt(self, down: Tensor, up: Tensor) -> None:
         """Add up (down x) from now on: of an adapter, down [rank, in] and up [out, rank], in the dtype of x."""
-        pairs = (self.low_rank or (down[:0], up.T[:0]), (down, up.T))
-        self.low_rank = torch.cat([each for each, _ in pairs]), torch.cat([each for _, each in pairs])
+        down, up = down.contiguous(), up.T.contiguous()
+        if self.low_rank is not None:
+            down, up = (torch.cat(both) for both in zip(self.low_rank, (down, up), strict=True))
+        self.low_rank = down, up
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)

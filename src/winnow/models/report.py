@@ -80,7 +80,9 @@ def _each(model: nn.Module, users: dict[int, list[nn.Module]], types: Mapping[st
         yield HeldWeights(what, bits, types.get(name), 1, values, weight.data.nbytes, kernel)
     for _, module in packed_modules(model):
         for tensor in getattr(module, "low_rank", None) or ():
-            yield HeldWeights(f"adapter, {form_of(tensor)}", None, None, 1, tensor.numel(), tensor.nbytes, "torch")
+            yield HeldWeights(
+                f"adapter, {form_of(tensor)}", None, None, 1, tensor.numel(), tensor.nbytes, "its layer's"
+            )
 
 
 def form_of(weight: PackedWeight | Tensor) -> str:

@@ -159,12 +159,12 @@ def _parts(owner: Any, names: Sequence[str], sizes: Sequence[int], ins: int) -> 
     return [Rows(modules[0], end - size, end, sum(sizes), ins) for end, size in zip(ends, sizes, strict=True)]
 
 
-def _adapter(module: PackedLinear, start: int, dtype: torch.dtype) -> list[int]:
+def _adapter(module: Any, start: int, dtype: torch.dtype) -> list[int]:
     """The places of what an adapter adds to the outputs of a layer from one on."""
-    if module.low_rank is None:
+    if (pair := getattr(module, "low_rank", None)) is None:
         return [0, 0, 0, 0]
-    down, up = module.low_rank
-    if down.dtype != dtype or len(down) > module.in_features or not (down.is_contiguous() and up.stride(1) == 1):
+    down, up = pair
+    if down.dtype != dtype or len(down) > module.in_features:
         raise UnknownError(f"an adapter of rank {len(down)} in {down.dtype}")
     return [len(down), down.data_ptr(), up[:, start:].data_ptr(), up.stride(0) * dtype.itemsize]
 
@@ -176,13 +176,14 @@ def _product(part: Rows, dtype: torch.dtype) -> list[int]:
     if bias is not None and (bias.dtype != dtype or not bias.is_contiguous()):
         raise UnknownError(f"a bias of {bias.dtype}")
     place = 0 if bias is None else bias.data_ptr() + start * dtype.itemsize
+    added = _adapter(module, start, dtype)
     if type(module) is PackedLinear and module.few and module.packed.shape == (outs, ins):
         weight = module.packed[start:stop]
         if weight.data.untyped_storage().data_ptr() != module.packed.data.untyped_storage().data_ptr():
             raise UnknownError(f"rows {start} to {stop} of a weight in tiles, which would have to be copied")
-        return [*weight.facts, weight.kind, int(weight.minima), place, *_adapter(module, start, dtype)]
+        return [*weight.facts, weight.kind, int(weight.minima), place, *added]
     if type(module) is FastLinear and module.weight.dtype == dtype and module.weight.shape == (outs, ins):
         row_bytes = ins * dtype.itemsize
         data = module.weight.data_ptr() + start * row_bytes
-        return [data, row_bytes, stop - start, ins, 1, t.DENSE, 0, place, 0, 0, 0, 0]
+        return [data, row_bytes, stop - start, ins, 1, t.DENSE, 0, place, *added]
     raise UnknownError(f"the kernel cannot serve {module}")
