@@ -167,9 +167,10 @@ class SlowFastReference:
             votes = votes[..., first : row + 1].flatten(1, 2)  # [kv_heads, rows that vote, units]
             before = [{}] * len(norms) if newest is None else newest.scores
             last = torch.tensor([[old.get(place, -math.inf) for place in range(low, high)] for old in before])
+            behind = torch.tensor([row - voter for voter in voters] * logits.shape[1])
             table = scores(
                 votes[..., low - first : high - first], norms[:, low:high], last, self.selector,
-                total=votes.logsumexp(-1), **self.options,
+                total=votes.logsumexp(-1), behind=behind, **self.options,
             )  # fmt: skip
             selected = [[low + place for place in best(head, self.budget)] for head in table.tolist()]
             self.selected[layer][row] = selected
@@ -190,16 +191,20 @@ def best(row, count):
 
 def scores(
     logits, norms, last, selector, *, total=None, alpha=0.5, prior=True, suppression=True, cross_head=True,
-    fusion="forward", pool=17, memory=0.9,
+    fusion="forward", pool=17, memory=0.9, far=0.25, half_life=32, behind=None,
 ):  # fmt: skip
     """[kv_heads, m] float64, step by step; logarithms but for "peaks".
 
     logits: [kv_heads, rows, m]; norms: [kv_heads, m]; last: the scores of what was selected last, -inf for the others;
-    total: [kv_heads, rows], the log-sum-exp of the logits of all units that a row sees.
+    total: [kv_heads, rows], the log-sum-exp of the logits of all units that a row sees. behind: [rows], tokens from a
+    row's to the newest one's.
     """
     if selector == "peaks":
-        weights = torch.exp(logits.double() - total.double()[..., None]).sum(1)
-        spread = torch.stack([weights[:, max(0, j - pool + 1) : j + 1].sum(1) for j in range(weights.shape[1])], 1)
+        weights = torch.exp(logits.double() - total.double()[..., None])
+        if behind is not None and half_life is not None:
+            weights = weights * 0.5 ** (behind.double()[:, None] / half_life)
+        weights = weights.sum(1)
+        spread = reached(weights, pool) + far * reached(weights, 3 * pool)
         return torch.maximum(spread, memory * last.double().clamp(min=0))
     f = torch.stack([power_mean(head[(head > -math.inf).any(-1)].double(), alpha) for head in logits])
     if selector == "attention":
@@ -220,6 +225,11 @@ def scores(
     if cross_head and len(s) > 2:
         s = s + 0.85 * (s / 2).softmax(0).clamp(min=1e-12).log()
     return s
+
+
+def reached(weights, width):
+    """The sum of each and of the `width - 1` before it."""
+    return torch.stack([weights[:, max(0, j - width + 1) : j + 1].sum(1) for j in range(weights.shape[1])], 1)
 
 
 def power_mean(rows, alpha):

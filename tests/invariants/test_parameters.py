@@ -74,6 +74,8 @@ VALUES = {
     "cutoff": [1, 3],
     "pool": [1, 5, 3],
     "memory": [0.0, 0.3, 1.0],
+    "far": [0.0, 0.6, 1.0],
+    "half_life": [None, 1, 3],
     "decay": [0.1, 0.5],
     "decode_chunk": [None, 1, 3],
     "chunk": [None, 4, 9],

@@ -79,16 +79,26 @@ def test_a_worked_example_of_three_heads(kernels):
 @pytest.mark.threads
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("alpha", [0, 0.25, 0.5, 1.0, 2.0])
-def test_power_mean(cpu, alpha, count):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_power_mean(cpu, alpha, count, weighted):
     for rows in (1, 2, 7):
+        weights = 2.0 ** -torch.arange(rows) if weighted else None
         logits = randoms(3, rows, count)
         logits[0, 0, count // 2 :] = -INF  # seen by some rows only
         logits[1, :, 1::3] = -INF  # seen by no row
         logits[2, : rows // 2] = -INF  # rows that see nothing
-        got = cpu.power_mean(logits, alpha)
-        assert_near(got, reference.power_mean(logits, alpha))
+        got = cpu.power_mean(logits, alpha, weights)
+        assert_near(got, reference.power_mean(logits, alpha, weights))
         assert got.isfinite().all()
         assert_near(got.exp().sum(-1), torch.ones(3))
+
+
+@pytest.mark.parametrize("alpha", [0, 0.5, 1.0])
+def test_a_row_that_weighs_twice_is_there_twice(kernels, alpha):
+    logits = randoms(2, 3, 50)
+    twice = torch.cat((logits, logits[:, 1:2]), 1)
+    got = kernels.power_mean(logits, alpha, torch.tensor([0.25, 0.5, 0.25]))
+    assert_near(got, kernels.power_mean(twice, alpha))
 
 
 @pytest.mark.parametrize("alpha", [0, 0.5])

@@ -27,10 +27,10 @@ BASE = {
     "recent_mode": "sliding", "selector": "attention",
 }  # fmt: skip
 OF_SELECTORS = {
-    "attention": (), "pooled": ("pool",), "peaks": ("pool", "memory"), "persist": ("fusion",),
+    "attention": (), "pooled": ("pool",), "peaks": ("pool", "memory", "far", "half_life"), "persist": ("fusion",),
     "alpha_fair": ("prior", "suppression", "cross_head", "fusion"),
 }  # fmt: skip
-OPTIONS = {"pooled": {"pool": 3}, "peaks": {"pool": 3, "memory": 0.9}}
+OPTIONS = {"pooled": {"pool": 3}, "peaks": {"pool": 3, "memory": 0.9, "far": 0.25, "half_life": 4}}
 BYTES = {letter: 3 + ord(letter) for letter in ".?! \n"}
 FIVE = ("llama", "qwen3", "gemma2", "gpt_oss", "smollm3-sliding")
 
@@ -144,6 +144,8 @@ ARMS = [
     {"selector": "pooled", "pool": 9},
     {"selector": "peaks", "pool": 4, "memory": 0.5},
     {"selector": "peaks", "pool": 5, "memory": 0.0},
+    {"selector": "peaks", "pool": 2, "memory": 0.9, "half_life": 1, "far": 1.0},
+    {"selector": "peaks", "pool": 2, "memory": 0.9, "half_life": None, "far": 0.0},
     # What was selected last is remembered, whether it has been read or not.
     {"selector": "peaks", "pool": 3, "memory": 0.9, "publish_delay": 3, "interval": 2},
     {"selector": "persist", "publish_delay": 3, "interval": 2},
@@ -445,6 +447,10 @@ def test_greedy_and_sampled_runs_are_deterministic(llm_of):
         ({"selector": "pooled", "memory": 0.5}, "memory=0.5 changes nothing.*peaks"),
         ({"selector": "peaks", "memory": 1.5}, "memory=1.5 must be between 0 and 1"),
         ({"selector": "peaks", "memory": -0.1}, "memory=-0.1"),
+        ({"selector": "peaks", "far": 1.5}, "far=1.5 must be between 0 and 1"),
+        ({"selector": "pooled", "far": 0.5}, "far=0.5 changes nothing.*peaks"),
+        ({"selector": "peaks", "half_life": 0}, "half_life=0"),
+        ({"selector": "attention", "half_life": 8}, "half_life=8 changes nothing.*peaks"),
         ({"selector": "pooled", "prior": False}, "prior=False changes nothing.*alpha_fair"),
         ({"selector": "attention", "suppression": False}, "suppression=False changes nothing.*alpha_fair"),
         ({"selector": "persist", "cross_head": False}, "cross_head=False changes nothing.*alpha_fair"),

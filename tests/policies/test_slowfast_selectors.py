@@ -29,7 +29,7 @@ def near(got, expected, atol=1e-5):
     torch.testing.assert_close(got, torch.as_tensor(expected, dtype=got.dtype), rtol=0, atol=atol)
 
 
-def evidence(logits, norms=None, last=None, around=None):
+def evidence(logits, norms=None, last=None, around=None, behind=None):
     """last: {index: score} per KV head. around: [kv_heads, rows, 2], the logits of the units before and after the
     candidates; none are seen otherwise."""
     logits = torch.as_tensor(logits, dtype=torch.float32)
@@ -38,7 +38,7 @@ def evidence(logits, norms=None, last=None, around=None):
     seen = torch.cat((around[..., :1], logits, around[..., 1:]), -1)
     if last is not None:
         last = Last(torch.tensor([[*head] for head in last]), torch.tensor([[*head.values()] for head in last]))
-    return Evidence(seen, slice(1, 1 + logits.shape[-1]), norms, last)
+    return Evidence(seen, slice(1, 1 + logits.shape[-1]), norms, last, behind)
 
 
 def random_evidence(seed, kv_heads=2, rows=3, count=40, blind=0.0):
@@ -51,14 +51,15 @@ def random_evidence(seed, kv_heads=2, rows=3, count=40, blind=0.0):
     for _ in range(kv_heads):
         index = sorted(torch.randperm(count, generator=source)[: count // 3 + 1].tolist())
         last.append({j: -math.inf if j % 4 == 0 else float(torch.rand(1, generator=source)) for j in index})
-    return evidence(logits, norms, last, 3 * torch.randn(kv_heads, rows, 2, generator=source))
+    behind = 7 * torch.arange(rows).flip(0)
+    return evidence(logits, norms, last, 3 * torch.randn(kv_heads, rows, 2, generator=source), behind)
 
 
 def expected(found, selector, **options):
     last = torch.full_like(found.norms, -math.inf)
     last.scatter_(1, found.last.index, found.last.scores)
     total = found.seen.logsumexp(-1)
-    return reference.scores(found.logits, found.norms, last, selector, total=total, **options)
+    return reference.scores(found.logits, found.norms, last, selector, total=total, behind=found.behind, **options)
 
 
 def chosen(scores, count):
@@ -128,6 +129,9 @@ SELECTORS = {
     "persist": (Persist(), {}),
     "persist in reverse": (Persist(fusion="reverse"), {"fusion": "reverse"}),
     "peaks": (Peaks(5, 0.7), {"pool": 5, "memory": 0.7}),
+    "peaks, near": (Peaks(5, 0.7, far=0.0), {"pool": 5, "memory": 0.7, "far": 0.0}),
+    "peaks, soon halved": (Peaks(3, 0.7, half_life=4), {"pool": 3, "memory": 0.7, "half_life": 4}),
+    "peaks, all alike": (Peaks(3, 0.7, half_life=None), {"pool": 3, "memory": 0.7, "half_life": None}),
 }
 KINDS = {Attention: "attention", AlphaFair: "alpha_fair", Pooled: "pooled", Persist: "persist", Peaks: "peaks"}
 
@@ -178,7 +182,7 @@ def test_a_constant_added_to_rows_and_their_order_change_nothing(arm):
     selector, _, _ = arm
     found = random_evidence(6, kv_heads=3, rows=5)
     order = torch.randperm(5)
-    moved = replace(found, seen=(found.seen + torch.randn(3, 5, 1))[:, order])
+    moved = replace(found, seen=(found.seen + torch.randn(3, 5, 1))[:, order], behind=found.behind[order])
     near(selector.scores(moved), selector.scores(found), atol=1e-4)
     assert chosen(selector.scores(moved), 9) == chosen(selector.scores(found), 9)
 
@@ -299,3 +303,24 @@ def test_peaks_reach_what_follows():
     logits = torch.full((1, 1, 20), -9.0)
     logits[..., 8] = 9.0
     assert chosen(Peaks(4, 0.0).scores(evidence(logits)), 4) == [[8, 9, 10, 11]]
+
+
+def test_the_highest_peak_is_followed_further_before_a_low_one_is_and_after_a_high_one():
+    """A quarter of the attention reaches three times as far; places of more than a quarter of the highest are first."""
+    logits = torch.full((1, 1, 40), -9.0)
+    logits[..., 8], logits[..., 30] = math.log(0.8), math.log(0.15)
+    assert chosen(Peaks(4, 0.0).scores(evidence(logits)), 12) == [[*range(8, 20)]]
+    assert chosen(Peaks(4, 0.0, far=0.0).scores(evidence(logits)), 8) == [[*range(8, 12), *range(30, 34)]]
+    logits[..., 8], logits[..., 30] = math.log(0.5), math.log(0.45)
+    assert chosen(Peaks(4, 0.0).scores(evidence(logits)), 12) == [[*range(8, 16), *range(30, 34)]]
+
+
+def test_rows_before_a_question_do_not_outvote_it():
+    """Of 128 rows the last eight look for unit 5; each of those before them looks a little at unit 20."""
+    logits = torch.full((1, 128, 40), -9.0)
+    logits[:, :-8, 20], logits[:, -8:, 5] = 0.0, 5.0
+    around = torch.zeros(1, 128, 2)
+    around[:, :-8, 1] = 1.5  # what is recent
+    asked = evidence(logits, around=around, behind=torch.arange(128).flip(0))
+    assert chosen(Peaks(1, 0.0, far=0.0, half_life=None).scores(asked), 1) == [[20]]
+    assert chosen(Peaks(1, 0.0, far=0.0, half_life=16).scores(asked), 1) == [[5]]

@@ -34,16 +34,17 @@ __all__ = [
 ]  # fmt: skip
 
 
-def power_mean(logits: Tensor, alpha: float) -> Tensor:
+def power_mean(logits: Tensor, alpha: float, weights: Tensor | None = None) -> Tensor:
     """log f of the rows' softmax p: f ~ (mean of p ** alpha) ** (1 / alpha), normalised; alpha 0: the geometric mean.
 
     logits: [kv_heads, rows, candidates], -inf where a row does not see a candidate; rows that see none count for
-    nothing, and a head with only such rows has a uniform f. Returns [kv_heads, candidates], `LEAST` where f vanishes.
+    nothing, and a head with only such rows has a uniform f. weights: [rows] float32, above 0, of the mean; None: all
+    rows weigh the same. Returns [kv_heads, candidates], `LEAST` where f vanishes.
     """
-    return _kernels(logits).power_mean(logits, alpha)
+    return _kernels(logits).power_mean(logits, alpha, weights)
 
 
-def mass_back(log_weights: Tensor, count: int, scale: float) -> Tensor:
+def mass_back(log_weights: Tensor, count: int, scale: float | Tensor) -> Tensor:
     """`scale` times the sum of e**x over each x of [kv_heads, candidates] and the `count - 1` before it, as many as
     there are."""
     return _kernels(log_weights).mass_back(log_weights, count, scale)

@@ -56,7 +56,7 @@ def mass_kernel(
             )  # fmt: skip
 
 
-def mass_back(log_weights: Tensor, count: int, scale: float) -> Tensor:
+def mass_back(log_weights: Tensor, count: int, scale: float | Tensor) -> Tensor:
     """As in `reference.py`."""
     heads, candidates = log_weights.shape
     width = min(count, candidates)
@@ -66,6 +66,6 @@ def mass_back(log_weights: Tensor, count: int, scale: float) -> Tensor:
     out, work = torch.empty(heads, candidates), torch.zeros(parts, block + 4 * width + 64)
     mass_kernel(
         log_weights.data_ptr(), 4 * log_weights.stride(0), out.data_ptr(), heads, candidates, width, block,
-        work.data_ptr(), parts, scale,
+        work.data_ptr(), parts, float(scale),
     )  # fmt: skip
     return out

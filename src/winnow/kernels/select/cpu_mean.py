@@ -21,6 +21,7 @@ from winnow.kernels.simd.memory import read_f32, write_f32
 BLOCK = 2048  # candidates; 8 KiB
 FLOOR: Any = np.float32(LEAST)
 NOTHING: Any = np.float32(LOWEST)
+ONE: Any = np.float32(1)
 
 
 def parallel(*signature: Any) -> Any:
@@ -64,9 +65,13 @@ def normalise(row: int, count: int, top: float, total: float) -> None:
 
 @njit(cache=True, error_model="numpy")
 def mean_block(
-    logits: int, row_stride: int, sums: int, rows: int, seeing: int, alpha: float, out: int, count: int
+    logits: int, row_stride: int, sums: int, rows: int, seeing: float, alpha: float, out: int, count: int
 ) -> None:  # fmt: skip
-    """log of the power mean, not normalised, of `count` candidates; sums: of the rows, as `log_sum_exp` gives them."""
+    """log of the power mean, not normalised, of `count` candidates.
+
+    sums: of the rows, as `log_sum_exp` gives them, less the logarithm of a row's weight over alpha. seeing: the weight
+    of all rows that see something.
+    """
     lowest, factor, scale = splat(NOTHING), splat(alpha), np.float32(1 / alpha)
     shift, unscale = splat(-np.float32(np.log(seeing)) * scale), splat(scale)
     for j in range(0, count, 16):
@@ -81,44 +86,53 @@ def mean_block(
 
 
 @njit(cache=True, error_model="numpy")
-def geometric_block(logits: int, row_stride: int, sums: int, rows: int, seeing: int, out: int, count: int) -> None:
-    """The same for alpha 0: the mean of the logarithms, of the rows that see something."""
+def geometric_block(
+    logits: int, row_stride: int, sums: int, weights: int, rows: int, seeing: float, out: int, count: int
+) -> None:  # fmt: skip
+    """The same for alpha 0: the mean of the logarithms, of the rows that see something; sums: as they are."""
     share, lowest = splat(np.float32(1 / seeing)), splat(NOTHING)
     for j in range(0, count, 16):
         left, total = count - j, splat(ZERO)
         for r in range(rows):
             if read_f32(sums + 4 * r) < -HIDDEN:
                 log_p = sub(load_part(logits + r * row_stride + 4 * j, left, ZERO), splat(read_f32(sums + 4 * r)))
-                total = add(total, log_p)
+                total = fma(log_p, splat(read_f32(weights + 4 * r)), total)
         store_part(out + 4 * j, left, maximum(mul(total, share), lowest))
 
 
-@parallel(*(types.int64,) * 8, types.float32)
+@parallel(*(types.int64,) * 9, types.float32)
 def mean_kernel(
-    logits: int, head_stride: int, row_stride: int, sums: int, out: int, heads: int, rows: int, count: int, alpha: float
-) -> None:
+    logits: int, head_stride: int, row_stride: int, weights: int, sums: int, out: int, heads: int, rows: int,
+    count: int, alpha: float,
+) -> None:  # fmt: skip
     for head in prange(heads):
         mine, lses, f = logits + head * head_stride, sums + 4 * rows * head, out + 4 * count * head
-        seeing = 0
+        seeing: Any = ZERO
         for r in range(rows):
-            lse = log_sum_exp(mine + r * row_stride, count)
-            write_f32(lses + 4 * r, lse)
-            seeing += 1 if lse < -HIDDEN else 0
+            lse, weight = log_sum_exp(mine + r * row_stride, count), read_f32(weights + 4 * r)
+            seeing += weight if lse < -HIDDEN else ZERO
+            write_f32(lses + 4 * r, lse if alpha == 0 else lse - np.log(weight) / alpha)
+        seeing = seeing if seeing > ZERO else ONE
         top, total = NOTHING, ZERO
         for at in range(0, count, BLOCK):
             size = min(BLOCK, count - at)
             if alpha == 0:
-                geometric_block(mine + 4 * at, row_stride, lses, rows, max(seeing, 1), f + 4 * at, size)
+                geometric_block(mine + 4 * at, row_stride, lses, weights, rows, seeing, f + 4 * at, size)
             else:
-                mean_block(mine + 4 * at, row_stride, lses, rows, max(seeing, 1), alpha, f + 4 * at, size)
+                mean_block(mine + 4 * at, row_stride, lses, rows, seeing, alpha, f + 4 * at, size)
             top, total = add_block(f + 4 * at, size, top, total)
         normalise(f, count, top, total)
 
 
-def power_mean(logits: Tensor, alpha: float) -> Tensor:
+def power_mean(logits: Tensor, alpha: float, weights: Tensor | None = None) -> Tensor:
+    """As in `reference.py`."""
     heads, rows, count = logits.shape
+    each = torch.ones(rows) if weights is None else weights.contiguous()
     out, sums = torch.empty(heads, count), torch.empty(heads, rows)
     head_stride, row_stride = 4 * logits.stride(0), 4 * logits.stride(1)
     match_torch_threads()
-    mean_kernel(logits.data_ptr(), head_stride, row_stride, sums.data_ptr(), out.data_ptr(), heads, rows, count, alpha)
+    mean_kernel(
+        logits.data_ptr(), head_stride, row_stride, each.data_ptr(), sums.data_ptr(), out.data_ptr(), heads, rows,
+        count, alpha,
+    )  # fmt: skip
     return out

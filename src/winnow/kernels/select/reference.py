@@ -16,14 +16,17 @@ LOWEST = -1e30  # below every logarithm here, and still a number
 Fusion = Literal["forward", "reverse"]
 
 
-def power_mean(logits: Tensor, alpha: float) -> Tensor:
+def power_mean(logits: Tensor, alpha: float, weights: Tensor | None = None) -> Tensor:
     seeing = logits.amax(-1, keepdim=True) > -math.inf
     log_p = logits.log_softmax(-1)
-    rows = seeing.sum(1).clamp_min(1)
+    each = torch.ones_like(log_p[0, :, 0]) if weights is None else weights
+    total = (seeing * each[:, None]).sum(1)
+    total = torch.where(total > 0, total, 1)
     if alpha == 0:
-        mean = log_p.masked_fill(~seeing, 0).sum(1) / rows
+        mean = (log_p.masked_fill(~seeing, 0) * each[:, None]).sum(1) / total
     else:
-        mean = ((alpha * log_p).masked_fill(~seeing, -math.inf).logsumexp(1) - rows.log()) / alpha
+        powers = (alpha * log_p + each.log()[:, None]).masked_fill(~seeing, -math.inf)
+        mean = (powers.logsumexp(1) - total.log()) / alpha
     return mean.clamp_min(LOWEST).log_softmax(-1).clamp_min(LEAST)
 
 
@@ -60,7 +63,7 @@ def highest_near(scores: Tensor, reach: int) -> Tensor:
     return max_pool1d(scores[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]
 
 
-def mass_back(log_weights: Tensor, count: int, scale: float) -> Tensor:
+def mass_back(log_weights: Tensor, count: int, scale: float | Tensor) -> Tensor:
     weights = scale * log_weights.exp()
     total, summed, power, part = torch.zeros_like(weights), 0, 1, weights
     while power <= count:  # `part` holds the sums over the last `power`; as few additions as `count` has binary digits

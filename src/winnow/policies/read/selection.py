@@ -69,6 +69,7 @@ def select(
     row: Row,
     main: View,
     logits: Tensor,
+    behind: Tensor | None,
     selector: Selector,
     sizes: Sizes,
     last: Selection | None,
@@ -76,7 +77,7 @@ def select(
 ) -> Selection:
     """Choose among the units of `main`, at least as many as `sizes` says, and pack them into `buffers`.
 
-    logits: [kv_heads, rows, units], -inf where a row does not see a unit.
+    logits: [kv_heads, rows, units], -inf where a row does not see a unit. behind: see `Evidence`.
     """
     order = None if row.ordered else main.positions.argsort()
     positions = main.positions
@@ -88,6 +89,7 @@ def select(
         candidates,
         _norms(main.keys, order, candidates) if selector.norms else None,
         _found(last, positions[..., candidates], sizes.sink) if selector.memory and last is not None else None,
+        behind,
     )
     scores = selector.scores(evidence)
     chosen = top(scores, sizes.budget)

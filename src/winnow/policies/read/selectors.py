@@ -23,6 +23,8 @@ from winnow.kernels.select import (
     suppress,
 )
 
+FURTHER = 3
+
 
 @dataclass(frozen=True)
 class Last:
@@ -39,13 +41,15 @@ class Evidence:
 
     seen: [kv_heads, rows, units] float32, the logits of all rows that vote, -inf where one does not see a unit.
     candidates: the units that can be selected. norms: [kv_heads, candidates] float32, of the keys; None where no
-    selector wants them. last: what was selected before; None where nobody asks, or nothing was.
+    selector wants them. last: what was selected before; None where nobody asks, or nothing was. behind: [rows], tokens
+    from each row's to the newest row's; None: all are the newest token's.
     """
 
     seen: Tensor
     candidates: slice
     norms: Tensor | None = None
     last: Last | None = None
+    behind: Tensor | None = None
 
     @property
     def logits(self) -> Tensor:
@@ -97,12 +101,18 @@ class Peaks:
     """The attention that all rows together pay to a unit and to the `width - 1` before it: what follows an attended
     token is what comes next when an answer is copied. What was selected last keeps its score, times `decay`.
 
+    A share of it, `far`, counts `FURTHER` times as far: what is attended to most is followed to the end of a long
+    copy, and the others keep their places. A row that stands `half_life` tokens before another counts half as much;
+    None: all count alike. A prompt's last rows ask its question, and those before them still read the text.
+
     Unlike `Pooled` it takes attention weights as they are, and not as shares of what the candidates get: a row that
     looks at nothing but recent units has nothing to say, and does not replace what an earlier one found. Ours.
     """
 
     width: int = 13
     decay: float = 0.9
+    far: float = 0.25
+    half_life: int | None = 32
     norms = False
 
     @property
@@ -110,8 +120,14 @@ class Peaks:
         return self.decay > 0
 
     def scores(self, evidence: Evidence) -> Tensor:
-        mean = power_mean(evidence.seen, alpha=1.0)[:, evidence.candidates]
-        now = mass_back(mean, self.width, scale=evidence.seen.shape[1])
+        weights = None
+        if self.half_life is not None and evidence.behind is not None:
+            weights = 0.5 ** (evidence.behind / self.half_life)
+        total = evidence.seen.shape[1] if weights is None else weights.sum()
+        mean = power_mean(evidence.seen, alpha=1.0, weights=weights)[:, evidence.candidates]
+        now = mass_back(mean, self.width, scale=total)
+        if self.far:
+            now += mass_back(mean, FURTHER * self.width, scale=self.far * total)
         if evidence.last is not None:
             now.scatter_reduce_(1, evidence.last.index, self.decay * evidence.last.scores, reduce="amax")
         return now

@@ -28,6 +28,7 @@ def _at_sentences(policy: "SlowFast") -> bool:
 
 
 _SENTENCE = Where("trigger='sentence' with an interval above min_gap", _at_sentences)
+_PEAKS = Where("selector='peaks'", lambda policy: policy.selector == "peaks")
 _ALPHA_FAIR = Where("selector='alpha_fair'", lambda policy: policy.selector == "alpha_fair")
 MATTERS = {
     "interval": Where(OFTEN, _often),
@@ -38,6 +39,8 @@ MATTERS = {
     "layer_groups": Where(OFTEN, _often),
     "publish_delay": Where(OFTEN, _often),
     "pool": Where("selector='peaks' or 'pooled'", lambda policy: policy.selector in ("peaks", "pooled")),
+    "far": _PEAKS,
+    "half_life": _PEAKS,
     "memory": Where(f"selector='peaks' with {OFTEN}", lambda policy: policy.selector == "peaks" and _often(policy)),
     "prior": _ALPHA_FAIR,
     "suppression": _ALPHA_FAIR,
@@ -67,8 +70,10 @@ class SlowFast(ReadPolicy):
     what was recent at the last slow step stays so, up to `interval` units more.
     selector: how units are selected, see docs/slowfast.md: "peaks", "alpha_fair" (the authors'), "pooled", "attention"
     or "persist". pool: how far attention spreads, in units: to so many from an attended one on with "peaks" (None: 13),
-    around it with "pooled", an odd number (None: 17). memory: by which factor "peaks" lowers, at every selection, the
-    score of what was selected before (None: 0.9); 0: it is forgotten. With slow steps every few tokens use 0.5.
+    around it with "pooled", an odd number (None: 17). far: the share of it that "peaks" spreads three times as far,
+    from 0 to 1. half_life: with "peaks" a row of the prompt's end counts half as much as one so many tokens behind it;
+    None: all count alike. memory: by which factor "peaks" lowers, at every selection, the score of what was selected
+    before (None: 0.9); 0: it is forgotten.
     prior, suppression, cross_head, fusion: parts of "alpha_fair" that can be switched off or exchanged.
     layer_groups: a slow step selects for one of so many groups of layers, in turn; the others read as in a fast step.
     publish_delay: steps that still read the last selection after a new one was made; the cost of staleness.
@@ -96,6 +101,8 @@ class SlowFast(ReadPolicy):
     cross_head: bool = True
     fusion: Fusion = "forward"
     pool: Count | None = None
+    far: float = 0.25
+    half_life: Count | None = 32
     memory: float | None = None
     layer_groups: Count = 1
     publish_delay: Natural = 0
@@ -119,6 +126,7 @@ class SlowFast(ReadPolicy):
             "a larger interval or a smaller min_gap",
         )
         self.require(self.memory is None or 0 <= self.memory <= 1, f"memory={self.memory} must be between 0 and 1")
+        self.require(0 <= self.far <= 1, f"far={self.far} must be between 0 and 1")
         self.require(
             self.pool is None or self.selector == "peaks" or self.pool % 2 == 1,
             f"pool={self.pool} must be odd, so that a unit stands in its middle",
@@ -179,7 +187,8 @@ class SlowFast(ReadPolicy):
 
     def _selector(self) -> Selector:
         if self.selector == "peaks":
-            return Peaks(self.pool or Peaks.width, Peaks.decay if self.memory is None else self.memory)
+            decay = Peaks.decay if self.memory is None else self.memory
+            return Peaks(self.pool or Peaks.width, decay, self.far, self.half_life)
         if self.selector == "pooled":
             return Pooled(width=self.pool or Pooled.width)
         if self.selector == "attention":

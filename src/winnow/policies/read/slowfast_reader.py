@@ -96,7 +96,7 @@ class SlowFastReader(Reader):
             distance = places[:, None] - main.positions[..., None, seen:]  # [rows, units], of each KV head or of all
             hidden = distance < 0 if main.window is None else (distance < 0) | (distance >= main.window)
             logits[..., seen:].masked_fill_(hidden[..., None, :], float("-inf"))
-        self._take(row, main, logits.flatten(1, 2))
+        self._take(row, main, logits.flatten(1, 2), (row.position - places).repeat_interleave(logits.shape[2]))
 
     def settle(self) -> None:
         """Wait for selections that are still being made."""
@@ -126,8 +126,9 @@ class SlowFastReader(Reader):
         groups = self._policy.layer_groups
         return self.slow and layer % groups == self._turn % groups
 
-    def _take(self, row: Row, main: View, logits: Tensor) -> None:
-        """Let rows select. logits: [kv_heads, rows, units of `main`], rows being those of all queries of a KV head."""
+    def _take(self, row: Row, main: View, logits: Tensor, behind: Tensor | None = None) -> None:
+        """Let rows select. logits: [kv_heads, rows, units of `main`], rows being those of all queries of a KV head;
+        behind: [rows], see `Evidence`."""
         layer, delay = self._layers[row.layer], self._policy.publish_delay
         if main.units < self._sizes.total:  # it reads all it has; what was selected before may be gone
             layer.forget()
@@ -137,9 +138,10 @@ class SlowFastReader(Reader):
         last, buffers = layer.newest, layer.buffers(main, self._sizes, reuse=due is None)
 
         def work() -> None:
-            layer.take(select(row, main, logits, self._selector, self._sizes, last, buffers), due)
+            layer.take(select(row, main, logits, behind, self._selector, self._sizes, last, buffers), due)
 
-        self._deferred.submit([logits, main.keys, main.values, main.positions, *buffers.tensors], work)
+        used = [logits, main.keys, main.values, main.positions, *buffers.tensors]
+        self._deferred.submit(used if behind is None else [*used, behind], work)
 
 
 def _main(views: Sequence[View]) -> int:
