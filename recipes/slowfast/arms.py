@@ -165,7 +165,14 @@ def _presets() -> Iterator[Arm]:
 def _ablations() -> Iterator[Arm]:
     """One parameter at a time; the value of the reference is left out."""
     values: dict[str, dict[str, tuple[Any, ...]]] = {
-        "rarely": {"bootstrap": (16, 64, 256), "interval": (32, 8), "min_gap": (4,), "recent_mode": ("anchored",)},
+        "rarely": {
+            "bootstrap": (16, 64, 256),
+            "interval": (32, 8),
+            "min_gap": (4,),
+            "recent_mode": ("anchored",),
+            "far": (0.0,),
+            "half_life": (None, 64),
+        },
         "often": {
             "interval": (2, 3),
             "recent": (64,),
