@@ -197,6 +197,11 @@ RESULTS_IN_ORDER = (
     Result("locret-oracle", 20, (
         "python -m recipes.locret.oracle --examples 10 --json docs/results/locret-oracle.json",
     )),
+    Result("slowfast-lists", 10, (
+        "python -m recipes.slowfast --out {work}/lists --examples 10 --lengths 4096 "
+        "--only '^(full|peaks-memory-0.9-1-16-rarely|far=0.0-rarely|half_life.*rarely)--.*-16-forced'",
+        "python -m recipes.slowfast.report {work}/lists --json docs/results/slowfast-lists.json",
+    )),
     Result("slowfast", 300, _recipe(
         "slowfast", "python -m recipes.slowfast --out {work}/slowfast --examples 10", "slowfast"
     )),

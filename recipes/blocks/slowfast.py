@@ -163,7 +163,13 @@ def caption(records: list[Record], runs: dict[str, Record]) -> str:
     )
 
 
+def lists(records: list[Record]) -> str:
+    """What parts of `peaks` are worth on lists, slow steps rarely, of one length."""
+    return _table(records, "ablations", records[0]["length"])
+
+
 BLOCKS = {
+    "slowfast-lists": Block(lists, ("slowfast-lists.json",)),
     "slowfast": Block(markdown, ("slowfast.json",)),
     "slowfast-decoding": Block(decoding, ("slowfast-decoding.json",)),
     "slowfast-caption": Block(caption, ("slowfast.json", "slowfast-decoding.json")),
