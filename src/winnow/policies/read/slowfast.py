@@ -72,8 +72,8 @@ class SlowFast(ReadPolicy):
     or "persist". pool: how far attention spreads, in units: to so many from an attended one on with "peaks" (None: 13),
     around it with "pooled", an odd number (None: 17). far: the share of it that "peaks" spreads three times as far,
     from 0 to 1. half_life: with "peaks" a row of the prompt's end counts half as much as one so many tokens behind it;
-    None: all count alike. memory: by which factor "peaks" lowers, at every selection, the score of what was selected
-    before (None: 0.9); 0: it is forgotten.
+    give it the length of a question that is longer; None: all count alike. memory: by which factor "peaks" lowers, at
+    every selection, the score of what was selected before (None: 0.9); 0: it is forgotten.
     prior, suppression, cross_head, fusion: parts of "alpha_fair" that can be switched off or exchanged.
     layer_groups: a slow step selects for one of so many groups of layers, in turn; the others read as in a fast step.
     publish_delay: steps that still read the last selection after a new one was made; the cost of staleness.
