@@ -1,8 +1,8 @@
 """What a decode step spends outside kernels: its own time less that of the compiled kernels it calls, and Python calls.
 
-Every function that Numba has compiled and that Python calls as a kernel is replaced by one that times it, in all
-modules that hold it, for some turns. Other turns take the same steps with nothing replaced, so that what the timing
-costs is seen; and calls of Python functions are counted in steps that are not timed.
+Every kernel that Python enters is replaced by one that times it, in all modules that hold it, for some turns. Other
+turns take the same steps with nothing replaced, so that what the timing costs is seen; and calls of Python functions
+are counted in steps that are not timed.
 """
 
 import statistics
@@ -21,7 +21,6 @@ from winnow.evaluation.evaluate import Progress, silent
 from winnow.kernels import packed
 
 WARMUP = 8  # steps of a plan before its first turn
-SUFFIX = "_kernel"  # how functions are called that Python enters kernels by
 
 
 @dataclass
@@ -106,12 +105,12 @@ def tokens(steps: int, repeats: int) -> int:
 @contextmanager
 def watched() -> Iterator[Clock]:
     """Within, kernels that Python enters are timed."""
-    from numba.core.registry import CPUDispatcher
+    from winnow.kernels.dealt import Kernel
 
     clock, put = Clock(), []
     for module in [each for name, each in sys.modules.items() if name.startswith("winnow.")]:
         for name, value in list(vars(module).items()):
-            if name.endswith(SUFFIX) and isinstance(value, CPUDispatcher):
+            if isinstance(value, Kernel):
                 put.append((module, name, value))
                 setattr(module, name, clock.timing(value))
     packed._kernels.cache_clear()  # which holds one of them

@@ -70,8 +70,8 @@ def test_resident_memory_is_of_its_own_span():
     gc.collect()  # what other tests left must not go in between, nor an engine's thread give back what is free
     give_back()
     before = gauge.begin()
-    block = torch.ones(8 * 2**20)  # 32 MiB
-    assert gauge.peak() - before > 30 * 2**20
+    block = torch.ones(16 * 2**20)  # 64 MiB: what is above 32 malloc always gives back at once
+    assert gauge.peak() - before > 60 * 2**20
     del block
     assert gauge.begin() < before + 16 * 2**20
     assert gauge.peak() < before + 16 * 2**20

@@ -77,15 +77,15 @@ class FewRows:
         widest = max(shape.hidden, shape.mlp, shape.q_heads * shape.head_dim)
         room = room_bytes(self._rows, widest, vectors, shape.head_dim, 0 if reads is None else reads.asked)
         tables = [None] * 5 if reads is None else reads[:5]
-        frame, team = np.empty(t.FRAME, dtype=np.int64), np.zeros(TEAM, dtype=np.int64)
+        frame, team, members = np.empty(t.FRAME, dtype=np.int64), np.zeros(TEAM, dtype=np.int64), running_threads()
         frame[:] = (
             program.layers[first:].ctypes.data, *(0 if each is None else each.ctypes.data for each in tables),
             self._x.data_ptr(), self._buffer.data_ptr(),
             program.memory("work", work * (0 if reads is None else reads.most)), work,
             program.memory("scratch", room * threads), room, self._rows, self._live, shape.hidden, shape.mlp,
-            shape.q_heads, shape.kv_heads, shape.head_dim, threads, team.ctypes.data, running_threads(), stages,
+            shape.q_heads, shape.kv_heads, shape.head_dim, threads, team.ctypes.data, stages,
         )  # fmt: skip
-        layers_kernel(frame.ctypes.data, layers, self._x.dtype == torch.bfloat16)
+        layers_kernel(members, frame.ctypes.data, layers, self._x.dtype == torch.bfloat16)
 
     def _part(self, start: int, heads: int) -> Tensor:
         """[rows, heads, head_dim] of the memory, from a value on."""

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange, types
+from numba import njit
 from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, lse_of, update_softmax
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.simd.arithmetic import fma, mul, splat
 from winnow.kernels.simd.kinds import HAS_BF16_DOT
@@ -267,48 +268,47 @@ def merge_runs(
     return lse_of(top, total)
 
 
-INTEGERS = (types.int64,) * 23
+RUNS, MERGES = "i" * 19 + "ffbb", "i" * 10 + "b"
 
 
-@njit(
-    types.void(*INTEGERS, types.float32, types.float32, types.boolean, types.boolean),
-    cache=True, parallel=True, nogil=True, error_model="numpy",
-)  # fmt: skip
-def decode_kernel(
-    q: int, k: int, v: int, q_positions: int, k_positions: int, sinks: int, out: int, lse: int, kept: int, work: int,
-    task_bytes: int, rows: int, kv_heads: int, group: int, head_dim: int, units: int, runs: int, k_stride: int,
-    v_stride: int, positions_stride: int, window: int, index: int, room: int, scale: float, softcap: float,
-    masked: bool, half: bool,
-) -> None:  # fmt: skip
-    """`attend()` on addresses; the three strides lead from one KV head to the next, in bytes.
+@kernel(RUNS)
+def decode_kernel(task: int, tasks: int, place: int) -> None:
+    """`attend()` of one run of units, on addresses; the three strides lead from one KV head to the next, in bytes.
 
-    `sinks`, `lse`, `window`, `softcap`: 0 for none. masked: positions decide who sees what; otherwise all rows see all.
-    kept: where the logits go, [q_heads, units], of one row; 0 for nowhere. index: [kv_heads, units], 0 for none; room:
-    for a piece of every task.
+    `window`, `softcap`: 0 for none. masked: positions decide who sees what; otherwise all rows see all. kept: where the
+    logits go, [q_heads, units], of one row; 0 for nowhere. index: [kv_heads, units], 0 for none; room: for a piece of
+    every task.
     """
-    vectors = rows * group
+    (
+        q, k, v, q_positions, k_positions, kept, work, task_bytes, rows, kv_heads, group, head_dim, units, k_stride,
+        v_stride, positions_stride, window, index, room, scale, softcap, masked, half,
+    ) = arguments(place, RUNS)  # fmt: skip
     row_bytes = group * head_dim * (2 if half else 4)  # one row of one KV head's queries
-    for task in prange(kv_heads * runs):
-        head, run = task // runs, task % runs
-        mine = work + task * task_bytes
-        for r in range(rows):
-            copy(q + (r * kv_heads + head) * row_bytes, mine + r * row_bytes, row_bytes)
-        attend_run(
-            k + head * k_stride, v + head * v_stride, units * run // runs, units * (run + 1) // runs, head_dim,
-            rows, group, q_positions, k_positions + head * positions_stride, window, scale, softcap, masked, half, mine,
-            0 if kept == 0 else kept + 4 * head * group * units, 4 * units,
-            0 if index == 0 else index + 8 * head * units, room + task * 2 * PIECE * (row_bytes // group),
+    runs = tasks // kv_heads
+    head, run, mine = task // runs, task % runs, work + task * task_bytes
+    for r in range(rows):
+        copy(q + (r * kv_heads + head) * row_bytes, mine + r * row_bytes, row_bytes)
+    attend_run(
+        k + head * k_stride, v + head * v_stride, units * run // runs, units * (run + 1) // runs, head_dim,
+        rows, group, q_positions, k_positions + head * positions_stride, window, scale, softcap, masked, half, mine,
+        0 if kept == 0 else kept + 4 * head * group * units, 4 * units,
+        0 if index == 0 else index + 8 * head * units, room + task * 2 * PIECE * (row_bytes // group),
+    )  # fmt: skip
+
+
+@kernel(MERGES)
+def merge_kernel(head: int, kv_heads: int, place: int) -> None:
+    """The runs of one KV head make what attention gives, and its log-sum-exp. `sinks`, `lse`: 0 for none."""
+    sinks, out, lse, work, task_bytes, runs, rows, group, head_dim, size, half = arguments(place, MERGES)
+    for i in range(rows * group):
+        query = ((i // group) * kv_heads + head) * group + i % group
+        sink = read_f32(sinks + 4 * (head * group + i % group)) if sinks != 0 else ZERO
+        value = merge_runs(
+            work + head * runs * task_bytes, task_bytes, runs, i, rows * group, head_dim, sink, sinks != 0,
+            out + query * size, half,
         )  # fmt: skip
-    for head in range(kv_heads):
-        for i in range(vectors):
-            query = ((i // group) * kv_heads + head) * group + i % group
-            sink = read_f32(sinks + 4 * (head * group + i % group)) if sinks != 0 else ZERO
-            value = merge_runs(
-                work + head * runs * task_bytes, task_bytes, runs, i, vectors, head_dim,
-                sink, sinks != 0, out + query * (row_bytes // group), half,
-            )  # fmt: skip
-            if lse != 0:
-                write_f32(lse + 4 * query, value)
+        if lse != 0:
+            write_f32(lse + 4 * query, value)
 
 
 @functools.cache
@@ -351,13 +351,16 @@ def attend_decode(
     work = torch.empty(kv_heads * runs * task_floats)
     index = None if index is None else index.contiguous()
     room = None if index is None else k.new_empty(kv_heads * runs, 2 * PIECE, head_dim)
+    group = q_heads // kv_heads
     decode_kernel(
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), q_positions.data_ptr(), k_positions.data_ptr(),
-        0 if sinks is None else sinks.data_ptr(), out.data_ptr(), 0 if lse is None else lse.data_ptr(),
-        0 if logits is None else logits.data_ptr(), work.data_ptr(), 4 * task_floats,
-        rows, kv_heads, q_heads // kv_heads, head_dim, units, runs, k.stride(0) * width, v.stride(0) * width,
-        8 * k_positions.stride(0) if k_positions.dim() == 2 else 0, window or 0,
-        0 if index is None else index.data_ptr(), 0 if room is None else room.data_ptr(),
-        scale, softcap or 0.0, masked, half,
+        kv_heads * runs, q.data_ptr(), k.data_ptr(), v.data_ptr(), q_positions.data_ptr(), k_positions.data_ptr(),
+        0 if logits is None else logits.data_ptr(), work.data_ptr(), 4 * task_floats, rows, kv_heads, group, head_dim,
+        units, k.stride(0) * width, v.stride(0) * width, 8 * k_positions.stride(0) if k_positions.dim() == 2 else 0,
+        window or 0, 0 if index is None else index.data_ptr(), 0 if room is None else room.data_ptr(), scale,
+        softcap or 0.0, masked, half,
+    )  # fmt: skip
+    merge_kernel(
+        kv_heads, 0 if sinks is None else sinks.data_ptr(), out.data_ptr(), 0 if lse is None else lse.data_ptr(),
+        work.data_ptr(), 4 * task_floats, runs, rows, group, head_dim, width * head_dim, half,
     )  # fmt: skip
     return out, lse

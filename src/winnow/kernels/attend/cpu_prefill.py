@@ -10,14 +10,23 @@ rounds nothing.
 
 import numpy as np
 import torch
-from numba import njit, prange, types
+from numba import njit
 from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, lse_of, update_softmax, widen
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.simd.arithmetic import hidden_unless_seen, mul, splat
 from winnow.kernels.simd.kinds import HAS_BF16_DOT
-from winnow.kernels.simd.memory import load_f32, read_f32, read_i64, store_bf16, store_f32, write_f32, write_i64
+from winnow.kernels.simd.memory import (
+    load_f32,
+    read_f32,
+    read_i64,
+    store_bf16,
+    store_f32,
+    write_f32,
+    write_i64,
+)
 from winnow.kernels.simd.products import PANEL, TILE_ROWS, pair_rows, product_tile, split_words, transpose_words
 
 BLOCK = 128  # units
@@ -224,49 +233,45 @@ def finish(
     return lse_of(top, total)
 
 
-INTEGERS = (types.int64,) * 21
+KINDS = "i" * 20 + "ffb"
 
 
-@njit(
-    types.void(*INTEGERS, types.float32, types.float32, types.boolean),
-    cache=True, parallel=True, nogil=True, error_model="numpy",
-)  # fmt: skip
-def prefill_kernel(
-    q: int, k: int, v: int, q_positions: int, k_positions: int, sinks: int, out: int, lse: int, work: int,
-    work_size: int, parts: int, rows: int, task_rows: int, kv_heads: int, group: int, head_dim: int, units: int,
-    k_stride: int, v_stride: int, positions_stride: int, window: int, scale: float, softcap: float, half: bool,
-) -> None:  # fmt: skip
+@kernel(KINDS)
+def prefill_kernel(part: int, parts: int, place: int) -> None:
     """`attend()` on addresses; the three strides lead from one KV head to the next, in bytes.
 
-    `sinks`, `lse`, `window`, `softcap`: 0 for none. Each of the `parts` threads has `work_size` bytes at `work`.
+    `sinks`, `lse`, `window`, `softcap`: 0 for none. Each of the parts has `work_size` bytes at `work`.
     """
+    (
+        q, k, v, q_positions, k_positions, sinks, out, lse, work, work_size, rows, task_rows, kv_heads, group, head_dim,
+        units, k_stride, v_stride, positions_stride, window, scale, softcap, half,
+    ) = arguments(place, KINDS)  # fmt: skip
     size = head_dim * (2 if half else 4)
     blocks = (rows + task_rows - 1) // task_rows
     most = (task_rows * group + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS
-    for part in prange(parts):
-        mine = work + part * work_size
-        _, _, _, _, _, _, sums, tops, totals = areas(mine, most, head_dim)
-        # Later rows see more units: dealing tasks out in turn gives every thread early and late ones.
-        for task in range(part, kv_heads * blocks, parts):
-            head, start = task // blocks, task % blocks * task_rows
-            count = min(task_rows, rows - start)
-            for i in range(count * group):
-                query = ((start + i // group) * kv_heads + head) * group + i % group
-                pack_query(q + query * size, head_dim, half, mine + i * QUERY_BYTES)
-            attend_rows(
-                k + head * k_stride, v + head * v_stride,
-                q_positions + 8 * start, k_positions + head * positions_stride,
-                count, group, head_dim, units, window, scale, softcap, half, mine, most,
+    mine = work + part * work_size
+    _, _, _, _, _, _, sums, tops, totals = areas(mine, most, head_dim)
+    # Later rows see more units: dealing tasks out in turn gives every thread early and late ones.
+    for task in range(part, kv_heads * blocks, parts):
+        head, start = task // blocks, task % blocks * task_rows
+        count = min(task_rows, rows - start)
+        for i in range(count * group):
+            query = ((start + i // group) * kv_heads + head) * group + i % group
+            pack_query(q + query * size, head_dim, half, mine + i * QUERY_BYTES)
+        attend_rows(
+            k + head * k_stride, v + head * v_stride,
+            q_positions + 8 * start, k_positions + head * positions_stride,
+            count, group, head_dim, units, window, scale, softcap, half, mine, most,
+        )  # fmt: skip
+        for i in range(count * group):
+            query = ((start + i // group) * kv_heads + head) * group + i % group
+            sink = read_f32(sinks + 4 * (head * group + i % group)) if sinks != 0 else ZERO
+            value = finish(
+                sums + 4 * head_dim * i, read_f32(tops + 4 * i), read_f32(totals + 4 * i),
+                sink, sinks != 0, out + query * size, head_dim, half,
             )  # fmt: skip
-            for i in range(count * group):
-                query = ((start + i // group) * kv_heads + head) * group + i % group
-                sink = read_f32(sinks + 4 * (head * group + i % group)) if sinks != 0 else ZERO
-                value = finish(
-                    sums + 4 * head_dim * i, read_f32(tops + 4 * i), read_f32(totals + 4 * i),
-                    sink, sinks != 0, out + query * size, head_dim, half,
-                )  # fmt: skip
-                if lse != 0:
-                    write_f32(lse + 4 * query, value)
+            if lse != 0:
+                write_f32(lse + 4 * query, value)
 
 
 def attend_prefill(
@@ -290,9 +295,9 @@ def attend_prefill(
     most = -(-task_rows * group // TILE_ROWS) * TILE_ROWS
     work = torch.empty(parts, work_bytes(most, head_dim) // 4)
     prefill_kernel(
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), q_positions.data_ptr(), k_positions.data_ptr(),
+        parts, q.data_ptr(), k.data_ptr(), v.data_ptr(), q_positions.data_ptr(), k_positions.data_ptr(),
         0 if sinks is None else sinks.data_ptr(), out.data_ptr(), 0 if lse is None else lse.data_ptr(),
-        work.data_ptr(), 4 * work.shape[1], parts, rows, task_rows, kv_heads, group, head_dim, units,
+        work.data_ptr(), 4 * work.shape[1], rows, task_rows, kv_heads, group, head_dim, units,
         k.stride(0) * width, v.stride(0) * width, 8 * k_positions.stride(0) if k_positions.dim() == 2 else 0,
         window or 0, scale, softcap or 0.0, q.dtype == torch.bfloat16,
     )  # fmt: skip

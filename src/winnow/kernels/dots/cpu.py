@@ -1,38 +1,35 @@
 """The logits of one row, with Numba: every key is read once, at the speed of memory."""
 
 import torch
-from numba import njit, prange, types
 from torch import Tensor
 
 from winnow.kernels.attend.cpu_decode import PIECE, padded, take_dots
 from winnow.kernels.attend.softmax import copy
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 
-INTEGERS = (types.int64,) * 11
+KINDS = "i" * 10 + "b"
 
 
-@njit(types.void(*INTEGERS, types.boolean), cache=True, parallel=True, nogil=True, error_model="numpy")
-def dots_kernel(
-    q: int, k: int, out: int, work: int, work_bytes: int, kv_heads: int, group: int, head_dim: int, units: int,
-    runs: int, k_stride: int, half: bool,
-) -> None:  # fmt: skip
+@kernel(KINDS)
+def dots_kernel(task: int, tasks: int, place: int) -> None:
     """`dots()` on addresses, `out` having whole pieces in every row.
 
     A task is a run of pieces of one KV head; its memory holds queries, then the logits of a piece.
     """
+    q, k, out, work, work_bytes, group, head_dim, units, runs, k_stride, half = arguments(place, KINDS)
     size = head_dim * (2 if half else 4)
-    for task in prange(kv_heads * runs):
-        head, run = task // runs, task % runs
-        queries = work + task * work_bytes
-        logits = queries + 4 * padded(group) * head_dim
-        copy(q + head * group * size, queries, group * size)
-        pieces = (units + PIECE - 1) // PIECE
-        for piece in range(pieces * run // runs, pieces * (run + 1) // runs):
-            at = piece * PIECE
-            keys = k + head * k_stride + at * size
-            take_dots(queries, keys, keys, min(PIECE, units - at), size, logits, group, half)
-            for g in range(group):
-                copy(logits + 4 * PIECE * g, out + 4 * ((head * group + g) * pieces * PIECE + at), 4 * PIECE)
+    head, run = task // runs, task % runs
+    queries = work + task * work_bytes
+    logits = queries + 4 * padded(group) * head_dim
+    copy(q + head * group * size, queries, group * size)
+    pieces = (units + PIECE - 1) // PIECE
+    for piece in range(pieces * run // runs, pieces * (run + 1) // runs):
+        at = piece * PIECE
+        keys = k + head * k_stride + at * size
+        take_dots(queries, keys, keys, min(PIECE, units - at), size, logits, group, half)
+        for g in range(group):
+            copy(logits + 4 * PIECE * g, out + 4 * ((head * group + g) * pieces * PIECE + at), 4 * PIECE)
 
 
 def dots_cpu(q: Tensor, k: Tensor) -> Tensor:
@@ -48,7 +45,7 @@ def dots_cpu(q: Tensor, k: Tensor) -> Tensor:
     work_floats = vectors * (head_dim + PIECE)
     work = torch.empty(kv_heads * runs * work_floats)
     dots_kernel(
-        q.data_ptr(), k.data_ptr(), out.data_ptr(), work.data_ptr(), 4 * work_floats, kv_heads, group, head_dim, units,
-        runs, k.stride(0) * k.itemsize, k.dtype == torch.bfloat16,
+        kv_heads * runs, q.data_ptr(), k.data_ptr(), out.data_ptr(), work.data_ptr(), 4 * work_floats, group, head_dim,
+        units, runs, k.stride(0) * k.itemsize, k.dtype == torch.bfloat16,
     )  # fmt: skip
     return out[:, :units]

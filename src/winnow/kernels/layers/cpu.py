@@ -6,13 +6,12 @@ are read. Every function takes the address of the frame, of a layer's row in its
 and weights of norms and dense products, are bfloat16 or float32.
 """
 
-from typing import Any
-
-from numba import njit, prange, types
+from numba import njit
 
 from winnow.kernels.attend.cpu_codes import attend_codes, codes_floats
 from winnow.kernels.attend.cpu_decode import attend_run, merge_runs
 from winnow.kernels.attend.softmax import ZERO, copy
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.layers import tables as t
 from winnow.kernels.layers.low_rank import adapt
 from winnow.kernels.layers.rows import add_share, gate_with, normalise, rotate
@@ -330,30 +329,26 @@ def after_attention(frame: int, layer: int, first: int, size: int, half: bool) -
         leave(frame, layer, t.AFTER_MLP, out, half)
 
 
-@njit(types.void(types.int64, types.int64, types.boolean), cache=True, parallel=True, nogil=True, error_model="numpy")
-def layers_kernel(frame: int, layers: int, half: bool) -> None:
+KINDS = "iib"
+
+
+@kernel(KINDS)
+def layers_kernel(member: int, members: int, place: int) -> None:
     """Take the rows of a frame (see `tables.py`) through its layers, or through the parts of them that it names.
 
-    One team of threads for all, begun once.
+    One team of threads for all, begun once; a part is what one of them does.
     """
-    team, members, stages = (
-        read_i64(frame + 8 * t.TEAM),
-        read_i64(frame + 8 * t.MEMBERS),
-        read_i64(frame + 8 * t.STAGES),
-    )
-    for thread in prange(members):
-        # Of one type whether it is counted by a loop of threads or not: what is called is compiled once.
-        member: Any = types.int64(thread)
-        size = join(team, member, members)
-        first: Any = member if size > 1 else types.int64(0)
-        for index in range(layers if size > 0 else 0):
-            layer = read_i64(frame + 8 * t.LAYERS) + 8 * t.LAYER * index
-            if stages & t.BEFORE:
-                before_attention(frame, layer, first, size, half)
-            if stages & t.ATTENTION:
-                attention(frame, layer, index, first, size, half)
-            if stages & t.AFTER:
-                after_attention(frame, layer, first, size, half)
+    frame, layers, half = arguments(place, KINDS)
+    stages, size = read_i64(frame + 8 * t.STAGES), join(read_i64(frame + 8 * t.TEAM), member, members)
+    first = member if size > 1 else 0
+    for index in range(layers if size > 0 else 0):
+        layer = read_i64(frame + 8 * t.LAYERS) + 8 * t.LAYER * index
+        if stages & t.BEFORE:
+            before_attention(frame, layer, first, size, half)
+        if stages & t.ATTENTION:
+            attention(frame, layer, index, first, size, half)
+        if stages & t.AFTER:
+            after_attention(frame, layer, first, size, half)
 
 
 def room_bytes(rows: int, widest: int, vectors: int, head_dim: int, asked: int) -> int:

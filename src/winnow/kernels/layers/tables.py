@@ -58,11 +58,11 @@ CHOICE = 11
 # WORK, SCRATCH, BUFFER: memory, with the bytes of one run's and one thread's part.
 (
     LAYERS, PLACES, RUNS, SHARES, HEADS, CHOICES, HIDDEN, BUFFER, WORK, WORK_BYTES, SCRATCH, SCRATCH_BYTES,
-    ROWS, LIVE, WIDTH, MLP, Q_HEADS, KV_HEADS, HEAD_DIM, THREADS, TEAM, MEMBERS, STAGES,
-) = range(23)  # fmt: skip
-FRAME = 23
+    ROWS, LIVE, WIDTH, MLP, Q_HEADS, KV_HEADS, HEAD_DIM, THREADS, TEAM, STAGES,
+) = range(22)  # fmt: skip
+FRAME = 22
 
-# TEAM: `team.TEAM` zeros for MEMBERS threads; THREADS: into how many parts their work is cut. STAGES: which parts of
+# TEAM: `team.TEAM` zeros; THREADS: into how many parts their work is cut. STAGES: which parts of
 # the layers, as a sum; where attention is left out, whoever calls computes it between two calls.
 BEFORE, ATTENTION, AFTER = 1, 2, 4
 

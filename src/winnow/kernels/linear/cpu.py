@@ -6,8 +6,9 @@ against several weight rows in tiles of sixteen products, which fetch the next w
 """
 
 import numpy as np
-from numba import njit, prange, types
+from numba import njit, types
 
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.simd.arithmetic import add, dot_bf16, dot_f32, splat, sum_lanes
 from winnow.kernels.simd.memory import read_bf16, read_f32, write_bf16, write_f32
 from winnow.kernels.simd.tiles import dot_tile
@@ -84,16 +85,16 @@ def linear_part(
             put(read_f32(sums + 4 * (r * outs + o)), bias, y + r * stride, o, half)
 
 
-@njit(types.void(*(types.int64,) * 9, types.boolean), cache=True, parallel=True, nogil=True, error_model="numpy")
-def linear_kernel(
-    x: int, weight: int, bias: int, y: int, sums: int, rows: int, outs: int, row_bytes: int, parts: int, half: bool
-) -> None:
+KINDS = "iiiiiiiib"
+
+
+@kernel(KINDS)
+def linear_kernel(part: int, parts: int, place: int) -> None:
     """y[r, o] = x[r] . weight[o] + bias[o]; contiguous and of one dtype, rows of x and weight `row_bytes` long.
 
     bias: 0 for none. rows: 1, 2 or a multiple of 4. sums: room for rows x outs float32 where rows is above 1; may be y.
-    parts: runs of outputs handed to the threads. half: bfloat16, else float32.
+    A part is a run of outputs. half: bfloat16, else float32.
     """
-    stride = outs * (2 if half else 4)
-    for part in prange(parts):
-        first, last = outs * part // parts, outs * (part + 1) // parts
-        linear_part(x, weight, bias, y, stride, sums, rows, outs, first, last, row_bytes, half)
+    x, weight, bias, y, sums, rows, outs, row_bytes, half = arguments(place, KINDS)
+    first, last = outs * part // parts, outs * (part + 1) // parts
+    linear_part(x, weight, bias, y, outs * (2 if half else 4), sums, rows, outs, first, last, row_bytes, half)

@@ -59,8 +59,8 @@ def _run(x: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     y = x.new_empty(shape if padded == rows else (padded, outs))
     sums = torch.empty(padded, outs) if half and rows > 1 else y
     linear_kernel(
-        x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), sums.data_ptr(),
-        padded, outs, ins * x.itemsize, parts_of_work(), half,
+        parts_of_work(), x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(),
+        sums.data_ptr(), padded, outs, ins * x.itemsize, half,
     )  # fmt: skip
     return y if padded == rows else y[:rows].view(shape)
 

@@ -117,8 +117,8 @@ def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, rows: int) ->
     scratch = _memory(torch.uint8, threads * scratch_bytes(padded, columns))
     match_torch_threads()
     kernel(
-        x.data_ptr(), data, 0 if bias is None else bias.data_ptr(), y.data_ptr(), scratch.data_ptr(), padded, outs,
-        columns, row_bytes, group, weight.kind, threads, weight.minima, halves,
+        threads, x.data_ptr(), data, 0 if bias is None else bias.data_ptr(), y.data_ptr(), scratch.data_ptr(), padded,
+        outs, columns, row_bytes, group, weight.kind, weight.minima, halves,
     )  # fmt: skip
     return y if padded == rows else y[:rows].view(shape)
 
@@ -139,8 +139,8 @@ def _expand(weight: PackedWeight, out: Tensor, count: int, rows: int = 0) -> Non
     scratch = _memory(torch.uint8, EXPANDED * threads)
     match_torch_threads()
     expand_kernel(
-        weight.data.data_ptr(), rows, out.data_ptr(), scratch.data_ptr(), count, weight.columns, weight.data.shape[1],
-        weight.kind, threads, weight.minima, out.dtype == torch.bfloat16,
+        threads, weight.data.data_ptr(), rows, out.data_ptr(), scratch.data_ptr(), count, weight.columns,
+        weight.data.shape[1], weight.kind, weight.minima, out.dtype == torch.bfloat16,
     )  # fmt: skip
 
 

@@ -5,8 +5,9 @@ block of 32 columns becomes whole numbers first, with one factor that is a power
 """
 
 import numpy as np
-from numba import njit, prange, types
+from numba import njit
 
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.linear.cpu import put
 from winnow.kernels.packed.lanes import (
     FACTOR,
@@ -112,25 +113,24 @@ def packed_part(
                     put(read_f32(scratch + 4 * (TILE * i + o - start)), bias, y + (r + i) * stride, o, half)
 
 
-@njit(
-    types.void(*(types.int64,) * 12, *(types.boolean,) * 2), cache=True, parallel=True, nogil=True, error_model="numpy"
-)
-def product_kernel(
-    x: int, weight: int, bias: int, y: int, scratch: int, rows: int, outs: int, columns: int, row_bytes: int,
-    group: int, kind: int, parts: int, minima: bool, half: bool,
-) -> None:  # fmt: skip
+PRODUCT = "i" * 11 + "bb"
+
+
+@kernel(PRODUCT)
+def product_kernel(part: int, parts: int, place: int) -> None:
     """y[r, o] = x[r] . weight[o] + bias[o].
 
     x [rows, columns], y [rows, outs], bias [outs]: bfloat16 (`half`) or float32. rows: 1 or a multiple of ROWS; bias 0
-    for none. scratch: `scratch_bytes`, once for each of `parts`, runs of tiles that are handed to the threads.
+    for none. scratch: `scratch_bytes`, once for every part, a run of tiles.
     """
+    (
+        x, weight, bias, y, scratch, rows, outs, columns, row_bytes, group, kind, minima, half,
+    ) = arguments(place, PRODUCT)  # fmt: skip
     room, tiles = OUT + rows * (columns // BLOCK) * ROOM, (outs + TILE - 1) // TILE
-    for part in prange(parts):
-        first, last = tiles * part // parts * TILE, min(tiles * (part + 1) // parts * TILE, outs)
-        packed_part(
-            x, weight, bias, y, outs * (2 if half else 4), scratch + part * room, rows, first, last, columns,
-            row_bytes, group, kind, minima, half,
-        )  # fmt: skip
+    packed_part(
+        x, weight, bias, y, outs * (2 if half else 4), scratch + part * room, rows, tiles * part // parts * TILE,
+        min(tiles * (part + 1) // parts * TILE, outs), columns, row_bytes, group, kind, minima, half,
+    )  # fmt: skip
 
 
 def scratch_bytes(rows: int, columns: int) -> int:
@@ -138,28 +138,25 @@ def scratch_bytes(rows: int, columns: int) -> int:
     return OUT + rows * (columns // BLOCK) * ROOM
 
 
-@njit(
-    types.void(*(types.int64,) * 9, *(types.boolean,) * 2), cache=True, parallel=True, nogil=True, error_model="numpy"
-)
-def expand_kernel(
-    weight: int, rows: int, target: int, scratch: int, count: int, columns: int, row_bytes: int, kind: int, parts: int,
-    minima: bool, half: bool,
-) -> None:  # fmt: skip
+EXPAND = "i" * 8 + "bb"
+
+
+@kernel(EXPAND)
+def expand_kernel(part: int, parts: int, place: int) -> None:
     """The values of `count` tiles, [count * TILE, columns], or of as many rows, [count, columns], at `target`.
 
-    rows: their numbers, int64; 0: tiles. bfloat16 (`half`) or float32. scratch: EXPANDED for each of `parts`.
+    rows: their numbers, int64; 0: tiles. bfloat16 (`half`) or float32. scratch: EXPANDED for every part.
     """
-    size = 2 if half else 4
-    for part in prange(parts):
-        room = scratch + part * EXPANDED
-        for item in range(count * part // parts, count * (part + 1) // parts):
-            row = TILE * item if rows == 0 else read_i64(rows + 8 * item)
-            for block in range(columns // BLOCK):
-                expand_tile(weight + row // TILE * TILE * row_bytes, block, kind, minima, half, room)
-                place = target + size * (item * (TILE if rows == 0 else 1) * columns + block * BLOCK)
-                if rows == 0:
-                    for side in range(1 if half else 2):
-                        transpose_words(room + 64 * LANES * side, 64, place + 64 * side, size * columns)
-                    continue
-                for word in range(size * BLOCK // 4):
-                    write_f32(place + 4 * word, read_f32(room + 4 * (LANES * word + row % TILE)))
+    weight, rows, target, scratch, count, columns, row_bytes, kind, minima, half = arguments(place, EXPAND)
+    size, room = 2 if half else 4, scratch + part * EXPANDED
+    for item in range(count * part // parts, count * (part + 1) // parts):
+        row = TILE * item if rows == 0 else read_i64(rows + 8 * item)
+        for block in range(columns // BLOCK):
+            expand_tile(weight + row // TILE * TILE * row_bytes, block, kind, minima, half, room)
+            out = target + size * (item * (TILE if rows == 0 else 1) * columns + block * BLOCK)
+            if rows == 0:
+                for side in range(1 if half else 2):
+                    transpose_words(room + 64 * LANES * side, 64, out + 64 * side, size * columns)
+                continue
+            for word in range(size * BLOCK // 4):
+                write_f32(out + 4 * word, read_f32(room + 4 * (LANES * word + row % TILE)))

@@ -2,11 +2,12 @@
 
 import numpy as np
 import torch
-from numba import njit, prange, types
+from numba import njit
 from torch import Tensor
 
 from winnow.kernels.attend.cpu_decode import PIECE, padded, take_dots
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.select.cpu_top import bound_for, write_index
 from winnow.kernels.simd.memory import read_bf16, read_f32, read_i64, write_bf16, write_f32, write_i64
@@ -64,17 +65,19 @@ def choose_pages(
             write_i64(out + 8 * (i * page + j), first + j)
 
 
-@njit(types.void(*(types.int64,) * 13, types.boolean), cache=True, parallel=True, nogil=True, error_model="numpy")
-def pages_kernel(
-    query: int, least: int, greatest: int, stride: int, kv_heads: int, group: int, head_dim: int, pages: int, page: int,
-    count: int, out: int, room: int, room_bytes: int, half: bool,
-) -> None:  # fmt: skip
-    size = head_dim * (2 if half else 4)
-    for head in prange(kv_heads):
-        choose_pages(
-            query + head * group * size, least + head * stride, greatest + head * stride, group, head_dim, pages, page,
-            count, out + 8 * head * count * page, room + head * room_bytes, half,
-        )  # fmt: skip
+KINDS = "i" * 12 + "b"
+
+
+@kernel(KINDS)
+def pages_kernel(head: int, kv_heads: int, place: int) -> None:
+    """`best_pages()` of one KV head, on addresses; strides in bytes."""
+    (
+        query, least, greatest, stride, group, head_dim, pages, page, count, out, room, room_bytes, half,
+    ) = arguments(place, KINDS)  # fmt: skip
+    choose_pages(
+        query + head * group * head_dim * (2 if half else 4), least + head * stride, greatest + head * stride, group,
+        head_dim, pages, page, count, out + 8 * head * count * page, room + head * room_bytes, half,
+    )  # fmt: skip
 
 
 def best_pages_cpu(query: Tensor, least: Tensor, greatest: Tensor, page: int, count: int) -> Tensor:
@@ -85,7 +88,7 @@ def best_pages_cpu(query: Tensor, least: Tensor, greatest: Tensor, page: int, co
     room = torch.empty(kv_heads, room_floats(group, head_dim, pages))
     match_torch_threads()
     pages_kernel(
-        query.data_ptr(), least.data_ptr(), greatest.data_ptr(), least.stride(0) * least.itemsize, kv_heads, group,
+        kv_heads, query.data_ptr(), least.data_ptr(), greatest.data_ptr(), least.stride(0) * least.itemsize, group,
         head_dim, pages, page, count, out.data_ptr(), room.data_ptr(), room.stride(0) * room.itemsize,
         query.dtype == torch.bfloat16,
     )  # fmt: skip

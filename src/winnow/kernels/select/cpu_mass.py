@@ -1,12 +1,13 @@
 """Sums over what stands before, with Numba, on addresses."""
 
 import torch
-from numba import njit, prange, types
+from numba import njit
 from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.launch import match_torch_threads, parts_of_work
-from winnow.kernels.select.cpu_mean import BLOCK, parallel
+from winnow.kernels.select.cpu_mean import BLOCK
 from winnow.kernels.select.lanes import load_part, store_part
 from winnow.kernels.simd.arithmetic import add, exp, mul, splat
 from winnow.kernels.simd.memory import load_f32, store_f32
@@ -39,21 +40,21 @@ def mass_block(row: int, at: int, size: int, width: int, scale: float, work: int
         span *= 2
 
 
-@parallel(*(types.int64,) * 9, types.float32)
-def mass_kernel(
-    weights: int, stride: int, out: int, heads: int, count: int, width: int, block: int, work: int, parts: int,
-    scale: float,
-) -> None:  # fmt: skip
+KINDS = "iiiiiiiif"
+
+
+@kernel(KINDS)
+def mass_kernel(part: int, parts: int, place: int) -> None:
     """`block` candidates at a time; work: room for block + 4 * width + 64 float32, `parts` times."""
+    weights, stride, out, heads, count, width, block, work, scale = arguments(place, KINDS)
     blocks = (count + block - 1) // block
     size = 4 * (block + 4 * width + 64)
-    for part in prange(parts):
-        for task in range(part, heads * blocks, parts):
-            head, at = task // blocks, task % blocks * block
-            mass_block(
-                weights + head * stride, at, min(block, count - at), width, scale, work + part * size,
-                out + 4 * count * head,
-            )  # fmt: skip
+    for task in range(part, heads * blocks, parts):
+        head, at = task // blocks, task % blocks * block
+        mass_block(
+            weights + head * stride, at, min(block, count - at), width, scale, work + part * size,
+            out + 4 * count * head,
+        )  # fmt: skip
 
 
 def mass_back(log_weights: Tensor, count: int, scale: float | Tensor) -> Tensor:
@@ -65,7 +66,7 @@ def mass_back(log_weights: Tensor, count: int, scale: float | Tensor) -> Tensor:
     parts = parts_of_work()
     out, work = torch.empty(heads, candidates), torch.zeros(parts, block + 4 * width + 64)
     mass_kernel(
-        log_weights.data_ptr(), 4 * log_weights.stride(0), out.data_ptr(), heads, candidates, width, block,
-        work.data_ptr(), parts, float(scale),
+        parts, log_weights.data_ptr(), 4 * log_weights.stride(0), out.data_ptr(), heads, candidates, width, block,
+        work.data_ptr(), float(scale),
     )  # fmt: skip
     return out

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange, types
+from numba import njit
 from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.select.lanes import load_part, log, store_part, sub
 from winnow.kernels.select.reference import LEAST, LOWEST
@@ -22,11 +23,6 @@ BLOCK = 2048  # candidates; 8 KiB
 FLOOR: Any = np.float32(LEAST)
 NOTHING: Any = np.float32(LOWEST)
 ONE: Any = np.float32(1)
-
-
-def parallel(*signature: Any) -> Any:
-    """A kernel that runs on all threads and is compiled when its module is imported."""
-    return njit(types.void(*signature), cache=True, parallel=True, nogil=True, error_model="numpy")
 
 
 @njit(cache=True, error_model="numpy")
@@ -100,28 +96,29 @@ def geometric_block(
         store_part(out + 4 * j, left, maximum(mul(total, share), lowest))
 
 
-@parallel(*(types.int64,) * 9, types.float32)
-def mean_kernel(
-    logits: int, head_stride: int, row_stride: int, weights: int, sums: int, out: int, heads: int, rows: int,
-    count: int, alpha: float,
-) -> None:  # fmt: skip
-    for head in prange(heads):
-        mine, lses, f = logits + head * head_stride, sums + 4 * rows * head, out + 4 * count * head
-        seeing: Any = ZERO
-        for r in range(rows):
-            lse, weight = log_sum_exp(mine + r * row_stride, count), read_f32(weights + 4 * r)
-            seeing += weight if lse < -HIDDEN else ZERO
-            write_f32(lses + 4 * r, lse if alpha == 0 else lse - np.log(weight) / alpha)
-        seeing = seeing if seeing > ZERO else ONE
-        top, total = NOTHING, ZERO
-        for at in range(0, count, BLOCK):
-            size = min(BLOCK, count - at)
-            if alpha == 0:
-                geometric_block(mine + 4 * at, row_stride, lses, weights, rows, seeing, f + 4 * at, size)
-            else:
-                mean_block(mine + 4 * at, row_stride, lses, rows, seeing, alpha, f + 4 * at, size)
-            top, total = add_block(f + 4 * at, size, top, total)
-        normalise(f, count, top, total)
+KINDS = "iiiiiiiif"
+
+
+@kernel(KINDS)
+def mean_kernel(head: int, heads: int, place: int) -> None:
+    """`power_mean()` of one head, on addresses; strides in bytes."""
+    logits, head_stride, row_stride, weights, sums, out, rows, count, alpha = arguments(place, KINDS)
+    mine, lses, f = logits + head * head_stride, sums + 4 * rows * head, out + 4 * count * head
+    seeing: Any = ZERO
+    for r in range(rows):
+        lse, weight = log_sum_exp(mine + r * row_stride, count), read_f32(weights + 4 * r)
+        seeing += weight if lse < -HIDDEN else ZERO
+        write_f32(lses + 4 * r, lse if alpha == 0 else lse - np.log(weight) / alpha)
+    seeing = seeing if seeing > ZERO else ONE
+    top, total = NOTHING, ZERO
+    for at in range(0, count, BLOCK):
+        size = min(BLOCK, count - at)
+        if alpha == 0:
+            geometric_block(mine + 4 * at, row_stride, lses, weights, rows, seeing, f + 4 * at, size)
+        else:
+            mean_block(mine + 4 * at, row_stride, lses, rows, seeing, alpha, f + 4 * at, size)
+        top, total = add_block(f + 4 * at, size, top, total)
+    normalise(f, count, top, total)
 
 
 def power_mean(logits: Tensor, alpha: float, weights: Tensor | None = None) -> Tensor:
@@ -132,7 +129,7 @@ def power_mean(logits: Tensor, alpha: float, weights: Tensor | None = None) -> T
     head_stride, row_stride = 4 * logits.stride(0), 4 * logits.stride(1)
     match_torch_threads()
     mean_kernel(
-        logits.data_ptr(), head_stride, row_stride, each.data_ptr(), sums.data_ptr(), out.data_ptr(), heads, rows,
+        heads, logits.data_ptr(), head_stride, row_stride, each.data_ptr(), sums.data_ptr(), out.data_ptr(), rows,
         count, alpha,
     )  # fmt: skip
     return out

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange, types
+from numba import njit
 from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.select.lanes import above, at_least, bits_of, float_of, load_part, lowest_bit, number_of_bits, sub
 from winnow.kernels.simd.arithmetic import max_lanes, maximum, splat
 from winnow.kernels.simd.memory import write_i64
+from winnow.kernels.team import fetch_add
 
 NAN: Any = np.float32(np.nan)
 SIGN = -(2**31)
@@ -96,21 +98,23 @@ def write_index(row: int, count: int, value: float, chosen: int, out: int) -> in
     return written
 
 
-@njit(types.int64(*(types.int64,) * 6), cache=True, parallel=True, nogil=True, error_model="numpy")
-def top_kernel(scores: int, stride: int, out: int, heads: int, count: int, chosen: int) -> int:
-    """Returns how many places are missing, which they are where scores are NaN."""
-    missing = 0
-    for head in prange(heads):
-        row = scores + head * stride
-        bound = bound_for(row, count, chosen)
-        missing += chosen - write_index(row, count, bound, chosen, out + 8 * chosen * head)
-    return missing
+KINDS = "iiiiii"
+
+
+@kernel(KINDS)
+def top_kernel(head: int, heads: int, place: int) -> None:
+    """Counts at `missing` how many places are, which they are where scores are NaN."""
+    scores, stride, out, count, chosen, missing = arguments(place, KINDS)
+    row = scores + head * stride
+    bound = bound_for(row, count, chosen)
+    fetch_add(missing, chosen - write_index(row, count, bound, chosen, out + 8 * chosen * head))
 
 
 def top(scores: Tensor, count: int) -> Tensor:
     heads, candidates = scores.shape
-    out = torch.empty(heads, count, dtype=torch.int64)
+    out, missing = torch.empty(heads, count, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     match_torch_threads()
-    if top_kernel(scores.data_ptr(), 4 * scores.stride(0), out.data_ptr(), heads, candidates, count):
+    top_kernel(heads, scores.data_ptr(), 4 * scores.stride(0), out.data_ptr(), candidates, count, missing.data_ptr())
+    if missing:
         raise ValueError("top: a score is NaN; scores must be numbers")
     return out

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import njit, types
 from numba.core import cgutils
 from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.layers.rows import load
 from winnow.kernels.quantize.lanes import BYTE_DOT
@@ -160,18 +161,21 @@ def choose_units(
         write_i64(out + 8 * i, 0)
 
 
-@njit(types.void(*(types.int64,) * 16, types.boolean), cache=True, parallel=True, nogil=True, error_model="numpy")
-def signs_kernel(
-    query: int, codes: int, codes_stride: int, lengths: int, lengths_stride: int, centre: int, turn: int, kv_heads: int,
-    group: int, head_dim: int, skipped: int, units: int, count: int, out: int, room: int, room_bytes: int,
-    half: bool,
-) -> None:  # fmt: skip
-    for head in prange(kv_heads):
-        choose_units(
-            query + head * group * head_dim * (2 if half else 4), codes + head * codes_stride,
-            lengths + head * lengths_stride, centre + 4 * head * head_dim, turn, group, head_dim, skipped, units, count,
-            out + 8 * head * count, room + head * room_bytes, half,
-        )  # fmt: skip
+KINDS = "i" * 15 + "b"
+
+
+@kernel(KINDS)
+def signs_kernel(head: int, kv_heads: int, place: int) -> None:
+    """`best_units()` of one KV head, on addresses; strides in bytes."""
+    (
+        query, codes, codes_stride, lengths, lengths_stride, centre, turn, group, head_dim, skipped, units, count, out,
+        room, room_bytes, half,
+    ) = arguments(place, KINDS)  # fmt: skip
+    choose_units(
+        query + head * group * head_dim * (2 if half else 4), codes + head * codes_stride,
+        lengths + head * lengths_stride, centre + 4 * head * head_dim, turn, group, head_dim, skipped, units, count,
+        out + 8 * head * count, room + head * room_bytes, half,
+    )  # fmt: skip
 
 
 def best_units_cpu(query: Tensor, signs: Signs, count: int) -> Tensor:
@@ -182,9 +186,9 @@ def best_units_cpu(query: Tensor, signs: Signs, count: int) -> Tensor:
     room = torch.empty(kv_heads, signs_floats(group, head_dim, signs.units))
     match_torch_threads()
     signs_kernel(
-        query.data_ptr(), signs.codes.data_ptr(), signs.codes.stride(0) * 8, signs.lengths.data_ptr(),
-        signs.lengths.stride(0) * 2, signs.centre.data_ptr(), rotation(head_dim, query.device).data_ptr(), kv_heads,
-        group, head_dim, signs.skipped, signs.units, count, out.data_ptr(), room.data_ptr(),
-        room.stride(0) * room.itemsize, query.dtype == torch.bfloat16,
+        kv_heads, query.data_ptr(), signs.codes.data_ptr(), signs.codes.stride(0) * 8, signs.lengths.data_ptr(),
+        signs.lengths.stride(0) * 2, signs.centre.data_ptr(), rotation(head_dim, query.device).data_ptr(), group,
+        head_dim, signs.skipped, signs.units, count, out.data_ptr(), room.data_ptr(), room.stride(0) * room.itemsize,
+        query.dtype == torch.bfloat16,
     )  # fmt: skip
     return out

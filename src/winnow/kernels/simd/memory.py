@@ -6,7 +6,7 @@ from llvmlite import ir
 from numba.core import types
 
 from winnow.kernels.simd.build import narrowed, operation, prefetch, read, widened, write
-from winnow.kernels.simd.kinds import BF16X16, F32, F32X16, HAS_BF16_DOT, I16, I16X16, I32, I32X16, I64, vector
+from winnow.kernels.simd.kinds import BF16X16, F32, F32X16, HAS_BF16_DOT, I8, I16, I16X16, I32, I32X16, I64, vector
 
 
 @operation(vector, types.int64)
@@ -39,6 +39,12 @@ def store_f32(builder: Any, address: Any, value: Any) -> None:
 @operation(types.float32, types.int64)
 def read_f32(builder: Any, address: Any) -> Any:
     return read(builder, address, F32, 4)
+
+
+@operation(types.boolean, types.int64)
+def read_flag(builder: Any, address: Any) -> Any:
+    """Whether the byte there is not 0."""
+    return builder.icmp_unsigned("!=", read(builder, address, I8, 1), I8(0))
 
 
 @operation(types.int64, types.int64)

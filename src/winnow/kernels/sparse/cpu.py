@@ -6,7 +6,7 @@ batches that hold a unit behind the block's first row are masked.
 """
 
 import torch
-from numba import njit, prange, types
+from numba import njit
 from torch import Tensor
 
 from winnow.kernels.attend.cpu_prefill import (
@@ -26,8 +26,9 @@ from winnow.kernels.attend.cpu_prefill import (
     work_bytes,
 )
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, update_softmax
+from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.launch import match_torch_threads, parts_of_work
-from winnow.kernels.simd.memory import read_f32, read_i64, write_i64
+from winnow.kernels.simd.memory import read_f32, read_flag, read_i64, write_i64
 from winnow.kernels.simd.products import PANEL, TILE_ROWS
 from winnow.kernels.sparse.cells import Cells
 
@@ -73,17 +74,17 @@ def take(
 
 @njit(cache=True, error_model="numpy")
 def attend_task(
-    k: int, v: int, seen: object, width: int, front: int, own: int, rows: int, head_dim: int, scale: float,
+    k: int, v: int, seen: int, cells: int, width: int, front: int, own: int, rows: int, head_dim: int, scale: float,
     softcap: float, half: bool, work: int, vectors: int,
 ) -> None:  # fmt: skip
-    """The softmax of one task over its cells, `seen` [cells], in `work`."""
+    """The softmax of one task over those of its `cells` that a byte at `seen` says it sees, in `work`."""
     _, _, _, _, places, _, sums, tops, totals = areas(work, vectors, head_dim)
     fill(sums, ZERO, 4 * vectors * head_dim)
     fill(tops, HIDDEN, totals - tops)
     fill(totals, ZERO, totals - tops)
     stop, count = own + rows, 0
-    for cell in range(min(len(seen), (stop + front + width - 1) // width)):  # type: ignore[arg-type]
-        if not seen[cell]:  # type: ignore[index]
+    for cell in range(min(cells, (stop + front + width - 1) // width)):
+        if not read_flag(seen + cell):
             continue
         for unit in range(max(0, cell * width - front), min(stop, (cell + 1) * width - front)):
             write_i64(places + 8 * count, unit)
@@ -95,42 +96,39 @@ def attend_task(
         take(k, v, own, rows, head_dim, count, scale, softcap, half, work, vectors)
 
 
-@njit(
-    types.void(types.Array(types.boolean, 3, "C", readonly=True), *(types.int64,) * 19, types.float32, types.float32,
-               types.boolean),
-    cache=True, parallel=True, nogil=True, error_model="numpy",
-)  # fmt: skip
-def cells_kernel(
-    seen: object, q: int, k: int, v: int, sinks: int, out: int, work: int, work_size: int, parts: int, rows: int,
-    block: int, width: int, front: int, q_heads: int, kv_heads: int, head_dim: int, units: int, k_stride: int,
-    v_stride: int, vectors: int, scale: float, softcap: float, half: bool,
-) -> None:  # fmt: skip
-    """`attend_cells()` on addresses, but for `seen`; the strides lead from one KV head to the next, in bytes.
+KINDS = "i" * 20 + "ffb"
 
-    `sinks`, `softcap`: 0 for none. Each of the `parts` threads has `work_size` bytes at `work`.
+
+@kernel(KINDS)
+def cells_kernel(part: int, parts: int, place: int) -> None:
+    """`attend_cells()` on addresses; the strides lead from one KV head to the next, in bytes.
+
+    seen: [q_heads, blocks, cells]. `sinks`, `softcap`: 0 for none. Each of the parts has `work_size` bytes at `work`.
     """
+    (
+        seen, cells, q, k, v, sinks, out, work, work_size, rows, block, width, front, q_heads, kv_heads, head_dim,
+        units, k_stride, v_stride, vectors, scale, softcap, half,
+    ) = arguments(place, KINDS)  # fmt: skip
     size = head_dim * (2 if half else 4)
     blocks = (rows + block - 1) // block
-    for part in prange(parts):
-        mine = work + part * work_size
-        _, _, _, _, _, _, sums, tops, totals = areas(mine, vectors, head_dim)
-        # Later rows may read more, and heads differ: dealing tasks out in turn gives every thread some of each.
-        for task in range(part, q_heads * blocks, parts):
-            head, at = task // blocks, task % blocks
-            start = at * block
-            count, group = min(block, rows - start), q_heads // kv_heads
-            for i in range(count):
-                pack_query(q + ((start + i) * q_heads + head) * size, head_dim, half, mine + i * QUERY_BYTES)
-            attend_task(
-                k + head // group * k_stride, v + head // group * v_stride, seen[head, at], width, front,  # type: ignore[index]
-                units - rows + start, count, head_dim, scale, softcap, half, mine, vectors,
+    mine = work + part * work_size
+    _, _, _, _, _, _, sums, tops, totals = areas(mine, vectors, head_dim)
+    # Later rows may read more, and heads differ: dealing tasks out in turn gives every thread some of each.
+    for task in range(part, q_heads * blocks, parts):
+        head, start = task // blocks, task % blocks * block
+        count, group = min(block, rows - start), q_heads // kv_heads
+        for i in range(count):
+            pack_query(q + ((start + i) * q_heads + head) * size, head_dim, half, mine + i * QUERY_BYTES)
+        attend_task(
+            k + head // group * k_stride, v + head // group * v_stride, seen + task * cells, cells, width, front,
+            units - rows + start, count, head_dim, scale, softcap, half, mine, vectors,
+        )  # fmt: skip
+        sink = read_f32(sinks + 4 * head) if sinks != 0 else ZERO
+        for i in range(count):
+            finish(
+                sums + 4 * head_dim * i, read_f32(tops + 4 * i), read_f32(totals + 4 * i), sink, sinks != 0,
+                out + ((start + i) * q_heads + head) * size, head_dim, half,
             )  # fmt: skip
-            sink = read_f32(sinks + 4 * head) if sinks != 0 else ZERO
-            for i in range(count):
-                finish(
-                    sums + 4 * head_dim * i, read_f32(tops + 4 * i), read_f32(totals + 4 * i), sink, sinks != 0,
-                    out + ((start + i) * q_heads + head) * size, head_dim, half,
-                )  # fmt: skip
 
 
 def attend_cells_cpu(
@@ -146,9 +144,10 @@ def attend_cells_cpu(
     parts = parts_of_work()
     vectors = -(-min(cells.rows, rows) // TILE_ROWS) * TILE_ROWS
     work = torch.empty(parts, work_bytes(vectors, head_dim) // 4)
+    seen = cells.seen.contiguous()
     cells_kernel(
-        cells.seen.contiguous().numpy(), q.data_ptr(), k.data_ptr(), v.data_ptr(),
-        0 if sinks is None else sinks.data_ptr(), out.data_ptr(), work.data_ptr(), 4 * work.shape[1], parts, rows,
+        parts, seen.data_ptr(), seen.shape[2], q.data_ptr(), k.data_ptr(), v.data_ptr(),
+        0 if sinks is None else sinks.data_ptr(), out.data_ptr(), work.data_ptr(), 4 * work.shape[1], rows,
         cells.rows, cells.width, cells.front, q_heads, kv_heads, head_dim, units, k.stride(0) * width,
         v.stride(0) * width, vectors, scale, softcap or 0.0, q.dtype == torch.bfloat16,
     )  # fmt: skip
