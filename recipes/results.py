@@ -97,14 +97,14 @@ def _measured(arms: str, size: str, asked: str = "-m smollm2 -t niah_single") ->
     )
 
 
-def _tested(arms: str, length: int, windows: int, picture: bool = True) -> tuple[str, ...]:
-    """Two halves of the tasks, which two processes may measure at once, and their table."""
+def _tested(arms: str, length: int, windows: int, questions: int = 25, picture: bool = True) -> tuple[str, ...]:
+    """Two halves of the tasks, `questions` of each, which two processes may measure at once, and their table."""
     plot = f" --plot docs/results/quality-{arms}.png" if picture else ""
 
     def run(half: str, windows: int, tasks: str) -> str:
         return (
             f"python -m benchmarks quality run {{work}}/{arms}-{half}.jsonl --split test --data {{data}} -m smollm2 "
-            f"--plans recipes/quality/{arms}.json -l {length} -n 25 -w {windows} {tasks} --threads 1"
+            f"--plans recipes/quality/{arms}.json -l {length} -n {questions} -w {windows} {tasks} --threads 1"
         )
 
     return (
@@ -142,7 +142,7 @@ RESULTS_IN_ORDER = (
     Result("prefill-beyond-number", 35, quoted=("results/prefill.md", "prefill-beyond-number.json")),
     Result("prefill-beyond", 25, quoted=("results/prefill.md", "prefill-beyond.json")),
     Result("needles-smollm2", 4, quoted=("diagnose.md", "needles-smollm2.json")),
-    Result("quality-final", 450, _tested("final", 4096, 4)),
+    Result("quality-final", 760, _tested("final", 4096, 4, questions=42)),
     Result("quality-claims", 150, _tested("claims", 2048, 2)),
     Result("quality-slowfast", 45, _tested("slowfast", 2048, 2, picture=False)),
     Result("tune-smollm2", 11, quoted=("tuning.md", "tune-smollm2.json")),
