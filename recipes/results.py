@@ -143,6 +143,11 @@ RESULTS_IN_ORDER = (
     Result("prefill-beyond", 25, quoted=("results/prefill.md", "prefill-beyond.json")),
     Result("needles-smollm2", 4, quoted=("diagnose.md", "needles-smollm2.json")),
     Result("quality-final", 760, _tested("final", 4096, 4, questions=42)),
+    Result("quality-final-unseen", 1, (
+        "python -m benchmarks quality table {work}/final-a.jsonl {work}/final-b.jsonl "
+        "--but-for recipes/quality/records/final-first-a.jsonl --but-for recipes/quality/records/final-first-b.jsonl "
+        "--out docs/results/quality-final-unseen.json",
+    )),
     Result("quality-claims", 150, _tested("claims", 2048, 2)),
     Result("quality-slowfast", 45, _tested("slowfast", 2048, 2, picture=False)),
     Result("tune-smollm2", 11, quoted=("tuning.md", "tune-smollm2.json")),

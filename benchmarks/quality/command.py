@@ -23,6 +23,7 @@ from winnow.cli.inputs import refuse
 from winnow.cli.terminal import Meter, interruptible
 from winnow.errors import InputError
 
+Question = tuple[object, object, object]  # its task, length and number
 # What headers agree in where records are shown together: else they say different things.
 SAME = ("model", "weights_sha256", "adapter", "adapter_sha256", "split", "seed", "fed", "dtype", "prefill_chunk")
 
@@ -58,6 +59,8 @@ def run(options: Run) -> int:
 def table(options: Table) -> int:
     """Show what was recorded; returns the exit code."""
     headers, records = read_all(options.records)
+    if asked := _asked(options.but_for, headers[0]):
+        records = [record for record in records if _question(record) not in asked]
     arms = dict.fromkeys(record["arm"] for record in records if record["kind"] == "answer")
     if options.against is not None and options.against not in arms:
         raise InputError(
@@ -75,6 +78,25 @@ def choose_settings(options: Choose) -> int:
     choices, told = choose(records, grid)
     figures = {"rule": RULE, "arms": [each.to_dict() for each in choices], "told": told, "headers": headers}
     return deliver(Delivered("quality choose", figures, choices_table(choices, told, RULE)), options)
+
+
+def _asked(paths: Sequence[Path], header: Record) -> set[Question]:
+    """The questions of other files. Raises InputError where these have drawn theirs otherwise."""
+    found: set[Question] = set()
+    for path in paths:
+        other, records = read_journal(path)
+        if different := [name for name in ("split", "seed") if other.get(name) != header.get(name)]:
+            name = different[0]
+            raise InputError(
+                f"--but-for {path} has {name} {other.get(name)!r} and the records {header.get(name)!r}, so their "
+                "questions are not the same; give one that was measured alike"
+            )
+        found |= {_question(record) for record in records if record["kind"] == "answer"}
+    return found
+
+
+def _question(record: Record) -> Question:
+    return record.get("task"), record["length"], record.get("index")
 
 
 def read_all(paths: Sequence[Path]) -> tuple[list[Record], list[Record]]:

@@ -78,6 +78,19 @@ def final(told: Record) -> str:
     return measured(told, by_task=True)
 
 
+def unseen(told: Record) -> str:
+    """Answers alone, of the questions that no arm had been asked before."""
+    scores = by_arm(told["scores"], "task")
+    columns: dict[str, Column] = {"plan": code("arm"), "right, %": _answered, "points (95 %)": points}
+    columns |= _by_task([{**row, "answers": row} for row in told["scores"]])
+    first, asked = told["headers"][0], scores["full"]["questions"]
+    about = (
+        f"{first['model']}, {first['split']}, {scores['full']['length']:,} tokens; {asked} questions; points: from "
+        "full attention's score, in pairs; *: fewer than 100 different questions of a task."
+    )
+    return f"{table(columns, list(scores.values()))}\n\n{about}"
+
+
 ORACLE = "oracle: "  # begins the name of an arm that no one would run
 # What was chosen on validation for each cost, and for all at once.
 CHOSEN = {
@@ -189,4 +202,5 @@ SHOWN = {
 BLOCKS = {
     f"quality-{name}": Block(shown, (f"quality-{name}.json",)) for shown, names in SHOWN.items() for name in names
 }
+BLOCKS["quality-final-unseen"] = Block(unseen, ("quality-final-unseen.json",))
 BLOCKS["quality-final-caption"] = Block(caption, ("quality-final.json",))
