@@ -146,6 +146,7 @@ RESULTS_IN_ORDER = (
     Result("quality-final-unseen", 1, (
         "python -m benchmarks quality table {work}/final-a.jsonl {work}/final-b.jsonl "
         "--but-for recipes/quality/records/final-first-a.jsonl --but-for recipes/quality/records/final-first-b.jsonl "
+        "--but-for recipes/quality/records/final-second-a.jsonl --but-for recipes/quality/records/final-second-b.jsonl "
         "--out docs/results/quality-final-unseen.json",
     )),
     Result("quality-claims", 150, _tested("claims", 2048, 2)),

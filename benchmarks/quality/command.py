@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.commands.quality import Choose, Run, Table
 from benchmarks.quality.arms import FULL, GRID, Arm, Grid, distinct_arms, read_arms
 from benchmarks.quality.choose import RULE, choose
-from benchmarks.quality.figures import score_rows, window_rows
+from benchmarks.quality.figures import place, score_rows, window_rows
 from benchmarks.quality.header import adapter_hash, header
 from benchmarks.quality.measure import Adapted, Bench, check_all
 from benchmarks.quality.plot import plot_quality
@@ -23,7 +23,6 @@ from winnow.cli.inputs import refuse
 from winnow.cli.terminal import Meter, interruptible
 from winnow.errors import InputError
 
-Question = tuple[object, object, object]  # its task, length and number
 # What headers agree in where records are shown together: else they say different things.
 SAME = ("model", "weights_sha256", "adapter", "adapter_sha256", "split", "seed", "fed", "dtype", "prefill_chunk")
 
@@ -59,8 +58,8 @@ def run(options: Run) -> int:
 def table(options: Table) -> int:
     """Show what was recorded; returns the exit code."""
     headers, records = read_all(options.records)
-    if asked := _asked(options.but_for, headers[0]):
-        records = [record for record in records if _question(record) not in asked]
+    asked = _asked(options.but_for, headers[0])
+    records = [record for record in records if record["kind"] != "answer" or place(record) not in asked]
     arms = dict.fromkeys(record["arm"] for record in records if record["kind"] == "answer")
     if options.against is not None and options.against not in arms:
         raise InputError(
@@ -80,9 +79,9 @@ def choose_settings(options: Choose) -> int:
     return deliver(Delivered("quality choose", figures, choices_table(choices, told, RULE)), options)
 
 
-def _asked(paths: Sequence[Path], header: Record) -> set[Question]:
+def _asked(paths: Sequence[Path], header: Record) -> set[tuple[object, ...]]:
     """The questions of other files. Raises InputError where these have drawn theirs otherwise."""
-    found: set[Question] = set()
+    found = set()
     for path in paths:
         other, records = read_journal(path)
         if different := [name for name in ("split", "seed") if other.get(name) != header.get(name)]:
@@ -91,12 +90,8 @@ def _asked(paths: Sequence[Path], header: Record) -> set[Question]:
                 f"--but-for {path} has {name} {other.get(name)!r} and the records {header.get(name)!r}, so their "
                 "questions are not the same; give one that was measured alike"
             )
-        found |= {_question(record) for record in records if record["kind"] == "answer"}
+        found |= {place(record) for record in records if record["kind"] == "answer"}
     return found
-
-
-def _question(record: Record) -> Question:
-    return record.get("task"), record["length"], record.get("index")
 
 
 def read_all(paths: Sequence[Path]) -> tuple[list[Record], list[Record]]:

@@ -81,12 +81,12 @@ def score_rows(records: Sequence[Record], against: str = FULL) -> list[ScoreRow]
     """A row per length, task and arm, and one per arm over all tasks; of questions that full attention and the arm
     `against`, with whose scores all are compared, have answered."""
     answers = [record for record in records if record["kind"] == "answer"]
-    full, other = ({_place(record): record for record in answers if record["arm"] == arm} for arm in (FULL, against))
+    full, other = ({place(record): record for record in answers if record["arm"] == arm} for arm in (FULL, against))
     rows: list[ScoreRow] = []
     for group in _groups(answers, ("length", "arm", "plan")):
-        pairs = [(each, full[_place(each)]) for each in group if _place(each) in full and _place(each) in other]
+        pairs = [(each, full[place(each)]) for each in group if place(each) in full and place(each) in other]
         tasks = [[pair for pair in pairs if pair[0]["task"] == task] for task in _values(pairs, "task")]
-        cells = [_score_row(cell, [other[_place(mine)] for mine, _ in cell]) for cell in tasks]
+        cells = [_score_row(cell, [other[place(mine)] for mine, _ in cell]) for cell in tasks]
         rows += [*cells, _over_tasks(cells, pairs)] if len(cells) > 1 else cells
     return rows
 
@@ -94,10 +94,10 @@ def score_rows(records: Sequence[Record], against: str = FULL) -> list[ScoreRow]
 def window_rows(records: Sequence[Record]) -> list[WindowRow]:
     """A row per length, domain and arm, and one per arm over all domains."""
     windows = [record for record in records if record["kind"] == "window"]
-    full = {_place(record): record for record in windows if record["arm"] == FULL}
+    full = {place(record): record for record in windows if record["arm"] == FULL}
     rows: list[WindowRow] = []
     for group in _groups(windows, ("length", "arm", "plan")):
-        pairs = [(record, full[_place(record)]) for record in group if _place(record) in full]
+        pairs = [(record, full[place(record)]) for record in group if place(record) in full]
         domains = _values(pairs, "domain")
         rows += [_window_row(domain, [p for p in pairs if p[0]["domain"] == domain]) for domain in domains]
         if len(domains) > 1:
@@ -187,8 +187,8 @@ def _window_row(domain: str, pairs: Sequence[tuple[Record, Record]]) -> WindowRo
     )
 
 
-def _place(record: Record) -> tuple[object, ...]:
-    """Which question or window."""
+def place(record: Record) -> tuple[object, ...]:
+    """Which question or window, whoever answered or followed it."""
     return record.get("task"), record.get("domain"), record["length"], record["index"]
 
 

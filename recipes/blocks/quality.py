@@ -82,7 +82,7 @@ def unseen(told: Record) -> str:
     """Answers alone, of the questions that no arm had been asked before."""
     scores = by_arm(told["scores"], "task")
     columns: dict[str, Column] = {"plan": code("arm"), "right, %": _answered, "points (95 %)": points}
-    columns |= _by_task([{**row, "answers": row} for row in told["scores"]])
+    columns |= _by_task(told["scores"])
     first, asked = told["headers"][0], scores["full"]["questions"]
     about = (
         f"{first['model']}, {first['split']}, {scores['full']['length']:,} tokens; {asked} questions; points: from "

@@ -1,10 +1,13 @@
 """Parts that are dealt to threads: each once, with the arguments that Python gave."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 pytest.importorskip("numba")
 
+from winnow.kernels import dealt, launch
 from winnow.kernels.dealt import arguments, kernel
 from winnow.kernels.simd.memory import write_f32, write_i64
 from winnow.kernels.team import fetch_add
@@ -42,3 +45,10 @@ def test_another_number_of_arguments_is_refused(given):
 
 def test_a_kernel_has_its_bodys_docstring():
     assert noted_kernel.__doc__ == "Notes a part's number, what it was given, and how many parts there are."
+
+
+@pytest.mark.parametrize("misses", [{}, {"a signature": 1}])
+def test_that_kernels_are_compiled_is_said_where_none_were_kept(misses, monkeypatch, caplog):
+    monkeypatch.setattr(dealt, "deal", SimpleNamespace(stats=SimpleNamespace(cache_misses=misses)))
+    launch._say_what_is_compiled.__wrapped__()
+    assert ("compiling kernels for this CPU, once" in caplog.text) == bool(misses)

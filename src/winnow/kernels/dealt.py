@@ -1,7 +1,8 @@
 """Kernels whose parts are dealt to threads: C functions of one part each, and one parallel loop of Numba for them all.
 
-Numba optimises whatever a parallel function calls four times over. With a loop in each of the kernels that took two
-thirds of what compiling them takes; so the only loop knows nothing of what it calls but the address.
+Numba makes several functions of a parallel one and optimises in each of them, anew, all that it calls. With a loop in
+each of the kernels that took half of the time of compiling them; so the only loop knows nothing of what it calls but
+the address.
 """
 
 import ctypes

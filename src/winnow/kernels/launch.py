@@ -40,7 +40,7 @@ def numba_missing() -> str | None:
 
 
 def compile_kernels(device: torch.device, *, packed: bool, layers: bool) -> None:
-    """Load the CPU kernels, so that the first token does not: 0.2 s from Numba's cache, a minute the very first time.
+    """Load the CPU kernels, so that the first token does not: 0.2 s if Numba kept them, a minute or two the first time.
 
     packed, layers: those of packed weights, and those of several layers at once, too. Numba caches beside the source,
     or in the user's cache directory where that is read-only. Does nothing for other devices, or without Numba.
@@ -59,7 +59,7 @@ def _say_what_is_compiled() -> None:
     from winnow.kernels.dealt import deal
 
     if deal.stats.cache_misses:  # then none of the others is in Numba's cache
-        log.warning("compiling kernels for this CPU, once: that takes a minute")
+        log.warning("compiling kernels for this CPU, once: that takes a minute or two")
 
 
 _matched = threading.local()
