@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 import pytest
@@ -27,12 +28,21 @@ def few(
     parts = {case: {*shows(case)} for case in product}
     left = set().union(*parts.values())
     taken: Counter[Hashable] = Counter()
-    chosen = []
+    chosen: list[Case] = []
+
+    def worth(at: int, case: Case) -> tuple[int, int, int, Case]:
+        return -len(parts[case] & left), sum(taken[each] for each in values(case)), at, case
+
+    best = [worth(*each) for each in enumerate(parts)]
+    heapify(best)
     while left:
-        worth = {case: (len(parts[case] & left), -sum(taken[each] for each in values(case))) for case in parts}
-        chosen.append(max(worth, key=worth.__getitem__))
-        left -= parts.pop(chosen[-1])
-        taken.update(values(chosen[-1]))
+        _, _, at, case = best[0]
+        if (now := worth(at, case)) != best[0]:  # no case is ever worth more than it was
+            heapreplace(best, now)
+            continue
+        chosen.append(heappop(best)[-1])
+        left -= parts[case]
+        taken.update(values(case))
     return chosen
 
 
