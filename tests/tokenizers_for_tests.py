@@ -28,3 +28,11 @@ def byte_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
 def _byte_of(letter: str) -> int:
     """The byte that a letter of the byte-level alphabet stands for: printable ones for themselves, others from 256."""
     return ord(letter) if ord(letter) < 256 else OTHERS[ord(letter) - 256]
+
+
+def spacing_tokenizer() -> PreTrainedTokenizerFast:
+    """Of words with and without a space before them, the first of which its decoder drops, as SentencePiece's do."""
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, "▁the": 3, "the": 4}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")

@@ -89,8 +89,10 @@ class SamplingParams:
                 raise InputError(f"{name}={getattr(self, name)!r:.200} must be {rule}")
         if self.n > 1 and self.temperature == 0:
             raise InputError(f"n={self.n} greedy samples would all be the same; set temperature above 0")
-        if self.json_schema is not None and (self.ignore_eos or self.min_tokens):
-            raise InputError("json_schema says where the text ends; leave ignore_eos and min_tokens out")
+        if self.json_schema is not None and (self.ignore_eos or self.min_tokens or self.stop_token_ids):
+            raise InputError(
+                "json_schema says where the text ends; leave out ignore_eos, min_tokens and stop_token_ids"
+            )
 
 
 def _is_schema(text: str) -> bool:

@@ -62,7 +62,12 @@ def test_a_conversation_that_cannot_go_on_is_said_and_nothing_is_lost(talk):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), [(("--n", 2, "--temperature", 1), "--n 2"), (("--plan", "lazylm"), "lazyllm")]
+    ("arguments", "words"),
+    [
+        (("--n", 2, "--temperature", 1), "--n 2"),
+        (("--plan", "lazylm"), "lazyllm"),
+        (("--logprobs", 3), "winnow run"),
+    ],
 )
 def test_what_cannot_be_done_is_one_line(talk, arguments, words):
     result, _ = talk("hello\n", *arguments)

@@ -6,6 +6,8 @@ import pytest
 
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM, SamplingParams
+from winnow.engine.engine import Engine
+from winnow.engine.request import Output
 
 
 def test_the_text_is_that_of_generate(winnow, tiny):
@@ -54,16 +56,29 @@ def test_sampling_is_repeated_by_its_seed(winnow, tiny):
 
 
 def test_an_interrupt_keeps_the_text_so_far(winnow, tiny, monkeypatch):
-    def stream(self, *arguments, **keywords):
-        yield "some "
-        yield "text"
+    def follow(self, request, *arguments):
+        for sample, text in enumerate(("some ", "other ")[: request.params.n]):
+            yield Output(0, sample, [5], text)
+            yield Output(0, sample, [6], "text")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LLM, "stream", stream)
+    monkeypatch.setattr(Engine, "follow", follow)
     shown = winnow("run", "hello", "-m", tiny)
     assert (shown.code, shown.out) == (130, "some text\n")
     record = winnow("run", "hello", "-m", tiny, "--json")
     assert (record.code, record.json["text"], record.json["complete"]) == (130, "some text", False)
+    several = winnow("run", "hello", "-m", tiny, "--n", 2, "--temperature", 1, "--json")
+    assert [each["text"] for each in several.json["samples"]] == ["some text", "other text"]
+
+
+def test_every_sample_is_shown_with_what_was_asked_about_it(winnow, tiny):
+    asked = ("run", "hello", "-m", tiny, "--n", 2, "--temperature", 1, "--seed", 3, "--max-tokens", 3)
+    shown, record = winnow(*asked, "--logprobs", 1, "--stats"), winnow(*asked, "--json").json
+    first, second = record["samples"]
+    assert first["token_ids"] != second["token_ids"]
+    assert shown.out.index(first["text"]) < shown.out.index("--- sample 2 of 2") < shown.out.index(second["text"])
+    assert shown.out.count("likeliest") == 2
+    assert shown.err.count("time to the first token") == 2
 
 
 def test_options_have_the_defaults_of_the_library(winnow, tiny):

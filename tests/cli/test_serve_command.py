@@ -21,12 +21,27 @@ def test_a_missing_extra(winnow, tiny, monkeypatch):
         (["--allow-plans", "full", "--allow-plans", "streaming(sink='x')"], ["must be a whole number"]),
         (["--port", 99_999], ["port=99999", "at most 65535"]),
         (["--max-step-tokens", 0], ["max_step_tokens=0 must be at least 1"]),
+        (["--max-cache-mib", "inf"], ["max_cache_mib=inf must be above 0 and below inf"]),
         (["--max-queue", 1.5], ["1.5 is no whole number"]),
         (["--served-model-name", ""], ["served_model_name is empty"]),
     ],
 )
 def test_bad_options(winnow, tiny, flags, words):
     fails(winnow("serve", tiny, *flags), *words)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("", "api_key is empty"), (" ", "api_key is empty"), ("caf\xe9", "printable ASCII")]
+)
+def test_a_key_in_the_environment_is_taken_as_it_stands(winnow, tiny, monkeypatch, key, words):
+    monkeypatch.setenv("WINNOW_API_KEY", key)
+    fails(winnow("serve", tiny), words)
+
+
+def test_plans_in_files(winnow, tiny, tmp_path):
+    told = tmp_path / "plan.txt"
+    told.write_text("streaming(sink='x')")
+    fails(winnow("serve", tiny, "--allow-plans", f"@{told}"), "must be a whole number")
 
 
 def test_an_address_that_is_taken(winnow, tiny):

@@ -1,6 +1,8 @@
 """Progress: how much is done, and how long the rest takes, on a terminal and without one."""
 
 import io
+import json
+import os
 import re
 import time
 
@@ -45,6 +47,15 @@ def test_the_total_may_be_told_later(total, capsys):
     with terminal.Meter("training", total) as meter:
         meter.advance(4, 10)
         assert meter._bar.tasks[0].percentage == 40
+
+
+def test_a_name_that_is_no_utf8_is_json_and_what_stood_there_stays(tmp_path):
+    out = tmp_path / "out.json"
+    terminal.write_json(out, {"typed": os.fsdecode(b"caf\xe9.txt")})
+    assert json.loads(out.read_text())["typed"].encode("utf-8", "surrogateescape") == b"caf\xe9.txt"
+    with pytest.raises(UnicodeEncodeError):
+        terminal.write_text(out, "\udce9")
+    assert out.read_text()
 
 
 def test_what_an_interrupt_leaves_is_collected(capsys):

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
 
 from models import SMALL, small_model
-from tokenizers_for_tests import byte_tokenizer
+from tokenizers_for_tests import byte_tokenizer, spacing_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.engine.text import TextStream
 from winnow.errors import CapacityError, InputError, ModelError, PlanError, UnsupportedModelError
@@ -180,6 +180,22 @@ def test_a_byte_of_no_character_stops_no_stream():
     assert pieces[0] == " a"
     assert "".join(pieces).endswith(" sea a")
     assert "�" in "".join(pieces)
+
+
+def test_a_text_that_goes_on_keeps_its_first_space():
+    tokenizer = spacing_tokenizer()
+    for before, text in (([3, 4], " the the"), ([], "the the")):
+        stream = TextStream(tokenizer, (), before)
+        assert "".join([*map(stream.push, (3, 3)), stream.finish()]) == text
+    stream = TextStream(tokenizer, (" the",), [4])
+    assert (stream.push(3), stream.stopped, stream.text) == ("", True, "")
+
+
+def test_a_text_that_begins_inside_a_character_has_the_rest_of_it():
+    tokenizer = byte_tokenizer()
+    first, second = tokenizer("é")["input_ids"]
+    stream = TextStream(tokenizer, (), [first])
+    assert stream.push(second) + stream.finish() == "�"
 
 
 def test_logprobs_are_of_the_raw_distribution(llm):

@@ -132,6 +132,7 @@ def test_a_stop_string_before_min_tokens_does_not_end(llm):
         ({"json_schema": "[]"}, "json_schema"),
         ({"json_schema": "{}", "ignore_eos": True}, "json_schema says where the text ends"),
         ({"json_schema": "{}", "min_tokens": 2}, "json_schema says where the text ends"),
+        ({"json_schema": "{}", "stop_token_ids": [5]}, "json_schema says where the text ends"),
         ({"prompt_logprobs": -1}, "prompt_logprobs=-1"),
     ],
 )

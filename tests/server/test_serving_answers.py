@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from http_calls import ask
+from tokenizers_for_tests import spacing_tokenizer
 from winnow import Plan, SamplingParams
 from winnow.engine.bound import bound_bytes
 from winnow.server.spelling import Spelling
@@ -235,10 +236,26 @@ def test_of_two_tokens_with_one_text_the_likelier_is_shown(llm):
     spelling = Spelling(llm.tokenizer)
     halves = [3 + 0xC3, 3 + 0xE2]
     for likely, other in (halves, halves[::-1]):
-        shown = spelling.classic([other], [{likely: -1.0, other: -float("inf")}], 7)
+        shown, behind = spelling.classic([other], [{likely: -1.0, other: -float("inf")}], 7)
+        assert behind == 8
         assert shown == {
             "tokens": ["\ufffd"], "token_logprobs": [-9999.0], "top_logprobs": [{"\ufffd": -1.0}], "text_offset": [7],
         }  # fmt: skip
+
+
+def test_the_space_of_a_token_is_spelled_and_the_start_of_a_text_covers_nothing():
+    tokenizer = spacing_tokenizer()
+    assert tokenizer.decode([3]) == "the"  # whose space is dropped where nothing stands before it
+    shown, behind = Spelling(tokenizer).classic([1, 3, 4, 3], [None, {3: -0.1, 4: -0.5}, {4: -0.2}, {3: -0.3}], 0)
+    assert shown["tokens"] == ["<s>", " the", "the", " the"]
+    assert shown["top_logprobs"][1] == {" the": -0.1, "the": -0.5}
+    assert (shown["text_offset"], behind) == ([0, 0, 4, 7], 11)
+
+
+def test_what_asks_for_nothing_is_taken(app):
+    asked = {**SHORT, "prompt": "x", "top_k": -1}
+    assert ask(app, COMPLETIONS, asked).status == 200
+    assert ask(app, CHAT, {**TALK, "logprobs": False, "top_logprobs": 0}).status == 200
 
 
 def test_a_request_says_its_plan(app, llm):
@@ -314,6 +331,7 @@ def test_models_and_health(app):
     }  # fmt: skip
     assert ask(app, "/v1/models/tiny").json == model
     assert ask(app, "/health").json == {"status": "ok"}
+    assert ask(app, "/health", method="HEAD").status == 200
     schemas = ask(app, "/openapi.json").json["components"]["schemas"]
     assert {"ChatBody", "CompletionBody"} <= set(schemas)
     assert len(schemas["CompletionBody"]["properties"]["prompt"]["anyOf"]) == 4

@@ -72,6 +72,14 @@ def error(reply, status=400):
         (COMPLETIONS, {**PROMPT, "plan": "mapped(resident_mib=1)"}, "plan", "takes room on the disk"),
         (COMPLETIONS, {**PROMPT, "plan": "random_heads(seed=3)"}, "plan", "memory for heads of its own"),
         (COMPLETIONS, {**PROMPT, "response_format": {"type": "xml"}}, "response_format", "does not match"),
+        (
+            COMPLETIONS, {**PROMPT, "response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format.json_schema.schema", "Field required",
+        ),
+        (
+            COMPLETIONS, {**PROMPT, "response_format": {"type": "json_object"}, "stop_token_ids": [5]},
+            None, "json_schema says where the text ends",
+        ),
         (CHAT, {"max_tokens": 2}, "messages", "Field required"),
         (CHAT, {**TALK, "messages": []}, "messages", "at least 1"),
         (CHAT, {**TALK, "messages": ["hi"]}, "messages.0", "valid dictionary"),

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import closing
+from io import TextIOWrapper
 
 from winnow.cli.commands.prompts import Chat
 from winnow.cli.inputs import parse_plan
@@ -22,6 +23,10 @@ def chat(options: Chat) -> int:
     plan = None if options.plan is None else parse_plan(options.plan)
     if options.sampling.n != 1:
         raise InputError(f"--n {options.sampling.n}: a conversation goes on from one answer; leave it out")
+    if options.sampling.logprobs is not None:
+        raise InputError("--logprobs: a conversation shows none; leave it out, or use winnow run")
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # what is no UTF-8 is refused as a message, and not the end
     document = None if options.file is None else read_text(options.file).rstrip("\n")
     llm = options.load()
     if llm.tokenizer is None or not llm.tokenizer.chat_template:

@@ -1,4 +1,4 @@
-"""How every command and benchmark ends: one record, written, drawn and shown; interrupted, it says so and exits 130."""
+"""How every command and benchmark ends: one record, shown, written and drawn; interrupted, it says so and exits 130."""
 
 import shlex
 import sys
@@ -50,19 +50,19 @@ def travelling(argument: str) -> str:
 
 
 def deliver(record: Record, options: JsonOptions) -> int:
-    """Write, draw and show as the options say; returns the exit code."""
+    """Show, write and draw as the options say; returns the exit code."""
     out, plot = getattr(options, "out", None), getattr(options, "plot", None)
     document = record.to_dict()
-    if out is not None:
-        write_json(out, document)
-    if plot is not None and record.draw is not None:
-        record.draw(plot)
-    if options.as_json:
+    if options.as_json:  # before files are written, which may fail
         print_json(document)
     elif callable(record.shown):
         record.shown()
     else:
         console().print(record.shown)
+    if out is not None:
+        write_json(out, document)
+    if plot is not None and record.draw is not None:
+        record.draw(plot)
     if not record.complete and not record.failed:
         print(NOTE, file=sys.stderr)
         return INTERRUPTED

@@ -2,6 +2,8 @@
 
 import math
 import sys
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
@@ -12,7 +14,7 @@ from winnow.cli.inputs import fitted_ids, parse_plan, read_prompt
 from winnow.cli.inspect_model import report_of, weights_line
 from winnow.cli.stats_view import stats_table
 from winnow.cli.terminal import Meter, console, interruptible, print_json
-from winnow.engine.request import Completion
+from winnow.engine.request import Completion, Output
 from winnow.evaluation.evaluate import environment
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
@@ -25,45 +27,76 @@ def run(options: Run) -> int:
     llm = options.load()
     chosen = wanted or llm.plan
     ids = fitted_ids(llm, asked, options.chat, options.truncate, params.max_tokens, [chosen])
-    ended: list[Completion] = []
-    pieces: list[str] = []
-    with Meter("reading the prompt", len(ids)) as meter, interruptible():
-        if params.n > 1:
-            ended = llm.generate([ids], params, plan=chosen, progress=meter.advance)
-            _print_samples(ended, options.as_json)
-        else:
-            for piece in llm.stream(ids, params, plan=chosen, progress=meter.advance, on_finish=ended.append):
+    [request] = llm.check([ids], params, plan=chosen)
+    samples = [Said() for _ in range(params.n)]
+    with (
+        Meter("reading the prompt", len(ids)) as meter,
+        interruptible(),
+        llm.engine() as engine,
+        closing(engine.follow(request, meter.advance)) as outputs,
+    ):
+        for output in outputs:
+            samples[output.sample_index].take(output)
+            if output.text:
                 meter.stop()
-                pieces.append(piece)
-                if not options.as_json:
-                    print(piece, end="", flush=True)
+                if params.n == 1 and not options.as_json:
+                    print(output.text, end="", flush=True)
     if options.as_json:
-        print_json(_document(options, llm, chosen, ended, pieces))
-    elif params.n == 1:
-        print()
-    if params.logprobs is not None and ended and not options.as_json:
-        console().print(_likeliest(llm, ended[0]))
-    if options.stats and ended:
-        console(stderr=True).print(stats_table(ended[0].stats, str(chosen)))
-        console(stderr=True).print(weights_line(report_of(llm)))
-    if not ended:
+        print_json(_document(options, llm, chosen, samples))
+    else:
+        _show(options, llm, chosen, samples)
+    if not all(each.completion for each in samples):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     return 0
 
 
-def _print_samples(ended: list[Completion], as_json: bool) -> None:
-    for number, each in enumerate(ended if not as_json else [], start=1):
-        print(f"--- sample {number} of {len(ended)}")
-        print(each.text)
+@dataclass
+class Said:
+    """What has come of a sample. completion: all of it, once it has ended."""
+
+    text: str = ""
+    completion: Completion | None = None
+
+    def take(self, output: Output) -> None:
+        self.text += output.text
+        self.completion = output.completion
+
+    def to_dict(self) -> dict[str, Any]:
+        """Of one that was interrupted only the text is known."""
+        ended = self.completion
+        return {
+            "text": self.text,
+            "token_ids": ended.token_ids if ended else None,
+            "finish_reason": ended.finish_reason if ended else None,
+            "complete": ended is not None,
+            **({"logprobs": ended.logprobs} if ended and ended.logprobs is not None else {}),
+            "stats": ended.stats.to_dict() if ended else None,
+        }
 
 
-def _document(options: Run, llm: LLM, plan: Plan, ended: list[Completion], pieces: list[str]) -> dict[str, Any]:
+def _show(options: Run, llm: LLM, plan: Plan, samples: list[Said]) -> None:
+    """What has not been printed yet."""
+    for number, each in enumerate(samples, start=1):
+        if len(samples) > 1:
+            print(f"--- sample {number} of {len(samples)}")
+            print(each.text)
+        else:
+            print()
+        if each.completion is None:
+            continue
+        if options.sampling.logprobs is not None:
+            console().print(_likeliest(llm, each.completion))
+        if options.stats:
+            console(stderr=True).print(stats_table(each.completion.stats, str(plan)))
+    if options.stats and any(each.completion for each in samples):
+        console(stderr=True).print(weights_line(report_of(llm)))
+
+
+def _document(options: Run, llm: LLM, plan: Plan, samples: list[Said]) -> dict[str, Any]:
     about = {"plan": str(plan), **environment(llm, options.model_name), "adapter": options.adapter}
-    first = _record(pieces, ended[0] if ended else None)
-    if options.sampling.n > 1:
-        first["samples"] = [_record([], each) for each in ended]
-    return {**first, **about, "seed": options.sampling.seed}
+    of_each = {"samples": [each.to_dict() for each in samples]} if len(samples) > 1 else {}
+    return {**samples[0].to_dict(), **of_each, **about, "seed": options.sampling.seed}
 
 
 def _likeliest(llm: LLM, completion: Completion) -> Table:
@@ -86,16 +119,3 @@ def _likeliest(llm: LLM, completion: Completion) -> Table:
 
 def _percent(logprob: float) -> str:
     return f"{100 * math.exp(logprob):.1f}"
-
-
-def _record(pieces: list[str], completion: Completion | None) -> dict[str, Any]:
-    """What was generated; of an interrupted run only the text is known."""
-    known = completion is not None and completion.logprobs is not None
-    return {
-        "text": completion.text if completion else "".join(pieces),
-        "token_ids": completion.token_ids if completion else None,
-        "finish_reason": completion.finish_reason if completion else None,
-        "complete": completion is not None,
-        **({"logprobs": completion.logprobs} if completion and known else {}),
-        "stats": completion.stats.to_dict() if completion else None,
-    }

@@ -30,7 +30,9 @@ def serve(options: Serve) -> int:
     from winnow.server.app import new_app
     from winnow.server.run import bound, serve
 
-    settings = options.settings
+    plans = tuple(str(parse_plan(plan)) for plan in options.settings.allow_plans)  # of which some may be in files
+    settings = replace(options.settings, allow_plans=plans)
+    options = replace(options, settings=settings)
     place = bound(settings.host, settings.port)  # before the model is loaded, which may take a while
     if options.replicas > 1:
         return asyncio.run(_serve_several(options, place))

@@ -44,7 +44,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Raises InputError where the file cannot be written, such as on a full disk."""
     with writing(path):
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(text.encode())  # encoded before what is there is gone
 
 
 @contextmanager
@@ -57,7 +57,8 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _json(document: dict[str, Any] | list[Any]) -> str:
-    return json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False, default=str)
+    text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False, default=str)
+    return text.encode("utf-8", "backslashreplace").decode()  # bytes of a file's name that are no UTF-8, as JSON has it
 
 
 def say(text: str) -> None:

@@ -50,7 +50,7 @@ class Sample(Job):
     ) -> "Sample":
         """A sample of a request; told: `emit` and `request_id`, where anyone listens, and others by name."""
         sampler = Sampler(request, state.going.device, index)
-        text = None if tokenizer is None else TextStream(tokenizer, tuple(request.params.stop))
+        text = None if tokenizer is None else TextStream(tokenizer, tuple(request.params.stop), request.ids)
         return cls(state, [], request=request, sampler=sampler, text=text, arrived=arrived, index=index, **told)
 
     def take(self, logits: Tensor) -> None:

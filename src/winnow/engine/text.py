@@ -1,5 +1,7 @@
 """From tokens to text, piece by piece: never half a character, never a part of a stop string."""
 
+from collections.abc import Sequence
+
 from transformers import PreTrainedTokenizerBase
 
 from winnow.policies.prompt.spelling import LONGEST, UNDECODED
@@ -9,18 +11,21 @@ class TextStream:
     """Incremental text of one completion.
 
     `push` returns the text that has become certain; `finish` the rest. `stopped` is set once a stop string came up;
-    `stops` is False as long as none may.
+    `stops` is False as long as none may. before: the tokens that it goes on from, which are no part of the text: some
+    decoders drop the space of what comes first.
     Not tokenizers' DecodeStream, which raises where a later byte changes what the bytes before it stand for: with
     tokenizers that fall back to bytes, one byte that belongs to no character does so.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...], before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._stop = stop
         self._held = max((len(s) for s in stop), default=1) - 1  # characters that may be the start of a stop string
-        self._ids: list[int] = []
+        self._ids = [*before[-LONGEST:]]
+        if self._decode(self._ids).endswith(UNDECODED):  # the text begins inside a character
+            self._ids.clear()
         self._context = 0  # ids from here are decoded: a token's text may depend on the one before it
-        self._done = 0  # ids whose text is in `text`
+        self._done = len(self._ids)  # ids whose text has been taken
         self._sent = 0  # characters of `text` handed out
         self.text = ""
         self.stopped = False

@@ -116,9 +116,12 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
 
 
 def _place(error: Mapping[str, Any]) -> str:
-    """ "messages.0.content" of where an error is; kinds that a union has tried are left out."""
+    """ "messages.0.content" of where an error is; kinds that a union has tried or is told apart by are left out."""
     parts: list[str] = []
-    for part in error["loc"][1:]:
+    _, *where = error["loc"]
+    if where[:1] == ["response_format"]:
+        del where[1:2]
+    for part in where:
         if isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part):
             break
         parts.append(str(part))

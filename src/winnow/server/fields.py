@@ -135,7 +135,7 @@ class Asking(Body):
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Annotated[int, BeforeValidator(lambda given: 0 if given == -1 else given)] | None = None  # vLLM's "off"
     min_p: float | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None

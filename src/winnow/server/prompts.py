@@ -35,7 +35,7 @@ def completion_requests(service: Service, body: CompletionBody) -> list[Request]
 
 def chat_requests(service: Service, body: ChatBody) -> list[Request]:
     """What /v1/chat/completions was asked. Raises ApiError."""
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
     if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
         raise ApiError(400, "max_tokens and max_completion_tokens differ; give one of them", param="max_tokens")

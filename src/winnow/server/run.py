@@ -37,9 +37,13 @@ def bound(host: str, port: int) -> socket.socket:
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         place.bind(address)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot listen on {host}:{port}: {reason}; choose with --host and --port") from error
+        raise _taken(host, port, error) from error
     return place
+
+
+def _taken(host: str, port: int, error: Exception) -> InputError:
+    reason = getattr(error, "strerror", None) or error
+    return InputError(f"cannot listen on {host}:{port}: {reason}; choose with --host and --port")
 
 
 def address(place: socket.socket) -> str:
@@ -82,7 +86,11 @@ class Draining(uvicorn.Server):
         self.code = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # another server has begun to listen there since the address was bound
+            settings = self._service.settings
+            raise _taken(settings.host, settings.port, error) from error
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -1,14 +1,15 @@
 """What a server is told when it starts, checked; it loads nothing heavy."""
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Annotated, Any, Self
 
-from annotated_types import Gt, Interval
+from annotated_types import Interval
 
 from winnow.errors import InputError
 from winnow.parameters import Count, Natural, wrong_type
 
-Positive = Annotated[float, Gt(0)]
+Positive = Annotated[float, Interval(gt=0, lt=inf)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class Settings:
     def __post_init__(self) -> None:
         if problem := wrong_type(self):
             raise InputError(problem)
-        if not all(self.api_key):
+        if not all(key.strip() for key in self.api_key):
             raise InputError("api_key is empty; leave it out to let everyone in")
         if not all(key.isascii() and key.isprintable() for key in self.api_key):
             raise InputError("api_key holds a character that no header can carry; use printable ASCII")

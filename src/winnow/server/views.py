@@ -73,7 +73,7 @@ class CompletionView(View):
         return {
             "index": self.place(completion.prompt_index, completion.sample_index),
             "text": said + completion.text,
-            "logprobs": None if self.count is None else self.spelling.classic(tokens, found, 0),
+            "logprobs": None if self.count is None else self.spelling.classic(tokens, found, 0)[0],
             "finish_reason": completion.finish_reason,
         }
 
@@ -89,8 +89,7 @@ class CompletionView(View):
                     found = [*(output.prompt_logprobs or []), *found]
         logprobs = None
         if self.count is not None:
-            logprobs = self.spelling.classic(tokens, found, self._offsets[index])
-            self._offsets[index] += sum(map(len, logprobs["tokens"]))
+            logprobs, self._offsets[index] = self.spelling.classic(tokens, found, self._offsets[index])
         return {
             "index": index,
             "text": said + output.text,

@@ -16,7 +16,10 @@ SERVER = Group("Server", sort_key=1)
 class ServerSettings(Settings):
     """Settings as they are typed."""
 
-    api_key: Annotated[tuple[str, ...], Parameter(env_var="WINNOW_API_KEY")] = ()
+    # As it stands: a blank one is refused, and not taken for none; one with spaces is not several.
+    api_key: Annotated[
+        tuple[str, ...], Parameter(env_var="WINNOW_API_KEY", env_var_split=lambda _, value, **__: [value])
+    ] = ()
     """What clients have to send as bearer token; repeatable; better in the environment as WINNOW_API_KEY."""
     allow_plans: Annotated[tuple[str, ...], Parameter(validator=check_plans)] = ()
     """A plan that requests may ask for, besides the server's own; repeatable. Default: any that loads no files."""
