@@ -259,6 +259,39 @@ class ShortOfMemory:
         monkeypatch.setattr(Decoder, "layer", layer)
 
 
+def test_what_a_request_is_told_and_raises_ends_it_and_nobody_else(llm, text):
+    """While it is processed, and where it begins, whatever else is under way."""
+    [request] = llm.check([text[:30]], params(3))
+    for after in (1, 2):
+        calls = []
+
+        def told(tokens, calls=calls, after=after):
+            calls.append(tokens)
+            if len(calls) == after:
+                raise ValueError("of its own")
+
+        with llm.engine() as engine:
+            first = engine.add(text[:20], params(6))
+            engine.step()
+            failed, last = engine.enqueue(request, told), engine.add(text[5:25], params(3))
+            found = ended(engine)
+            assert (found[first].finish_reason, found[last].finish_reason) == ("length", "length")
+            assert isinstance(found[failed].error, ValueError)
+            assert engine.reserved_bytes == 0
+
+
+def test_following_one_leaves_the_others_what_is_theirs(llm, text):
+    [request] = llm.check([text[:30]], params(2))
+    with llm.engine() as engine:
+        other = engine.add(text[:20], params(10))
+        followed = [output.request_id for output in engine.follow(request)]
+        assert followed == [other + 1] * 2
+        assert engine.running == 1
+        outputs = [output for output in engine.run() if output.request_id == other]
+        assert len(outputs) == 10
+        assert outputs[-1].completion.token_ids == [token for output in outputs for token in output.token_ids]
+
+
 @pytest.mark.parametrize("after", [0, 1, 4])
 @pytest.mark.parametrize("plan", ["full", "streaming(sink=2, recent=9)", LAZY])
 def test_too_little_memory_ends_the_newest_and_the_others_go_on(llm, text, monkeypatch, plan, after):

@@ -314,6 +314,33 @@ def test_a_fork_from_an_earlier_token(llm):
         bounded.fork(at=100)
 
 
+def test_within_a_prompt_whose_rows_chose_by_its_length_there_is_no_fork(llm):
+    """From its end on there is: steps read everything."""
+    session = llm.session(plan="xattention(threshold=0.5, stride=2, block=2)", max_tokens=8)
+    session.feed([3 + at * 7 % 90 for at in range(40)])
+    session.feed([5, 6])
+    with pytest.raises(PlanError, match=r"xattention.*not known any more"):
+        session.fork(at=30)
+    assert_same(session.fork(at=41).feed([6]), session.logits[None])
+
+
+def test_forks_do_not_keep_what_leaves_a_window(llm):
+    """Codes of units that are gone go back, those that were shared with a fork too."""
+    plan = "streaming(sink=2, recent=20) + quantized(bits=4, group=16, residual=0, chunk=20)"
+    held = []
+    for forks in (False, True):
+        session = llm.session(plan=plan, max_tokens=200)
+        session.feed([5 + at * 7 % 90 for at in range(60)])
+        held.append([])
+        for turn in range(8):
+            twin = session.fork() if forks else None
+            session.feed([7 + turn * 5 + at for at in range(20)])
+            if twin is not None:
+                twin.close()
+            held[-1].append(sum(session.state.held()))
+    assert held[0] == held[1]
+
+
 @each_plan
 def test_a_turn_computes_only_what_is_new(llm, text, plan):
     """It is a session that is fed all of it, whatever the one before does meanwhile."""

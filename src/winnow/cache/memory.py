@@ -58,6 +58,13 @@ def _nbytes(slab: AnySlab, start: int, stop: int) -> int:
     return slab.nbytes_of(start, stop) if isinstance(slab, RaggedSlab) else (stop - start) * slab.unit_bytes
 
 
+def _groups(slab: AnySlab, start: int, stop: int) -> tuple[int, int]:
+    """The whole groups within some slots: the first slot, and the one behind the last; none of what is not in codes."""
+    if isinstance(slab, (Slab, RaggedSlab)):
+        return 0, 0
+    return max(0, -(-start // slab.group) * slab.group), stop // slab.group * slab.group
+
+
 class Memory:
     """The slots of one layer of one sequence: settled ones that nobody writes any more, then those of its own slab.
 
@@ -194,18 +201,22 @@ class Memory:
 
     def discard(self, start: int, stop: int) -> tuple[int, int]:
         """Give back what holds the evicted units of slots `[start, stop)`, as far as it can be: whole groups of what
-        is quantised and not shared. Returns the first slot that is gone, and how many are: later slots move up."""
-        if self._growing is None:
-            return start, 0
-        base, group = self.offset - self._growing.units, self._growing.group
-        first = max(0, -(-(start - base) // group) * group)
-        last = (min(stop, self.offset) - base) // group * group
-        if last <= first:
-            return start, 0
-        self._growing = self._growing.without(first, last)
-        self._settled[-1] = (self._growing, self._growing.units)
-        self.offset -= last - first
-        return base + first, last - first
+        is quantised. What forks share stays theirs, and what is left of it here is a copy. Returns the first slot that
+        is gone, and how many are: later slots move up."""
+        where, gone, base = start, 0, 0
+        kept: list[tuple[AnySlab, int]] = []
+        for slab, slots in self._settled:
+            first, last = _groups(slab, start - base, min(stop - base, slots))
+            if last <= first or (gone and base + first > where + gone):
+                kept.append((slab, slots))
+            else:
+                where, gone = where if gone else base + first, gone + last - first
+                left = None if last - first == slots else slab.without(first, last)  # type: ignore[union-attr]
+                self._growing = left if slab is self._growing else self._growing
+                kept += [] if left is None else [(left, slots - (last - first))]
+            base += slots
+        self._settled, self.offset = kept, self.offset - gone
+        return where, gone
 
     def fork(self, stop: int) -> "Memory":
         """The same units up to slot `stop` once more, in shared memory but for a few, or all copied."""

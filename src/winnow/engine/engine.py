@@ -188,15 +188,20 @@ class Engine:
     def follow(self, request: Request, progress: Callable[[int], None] | None = None) -> Generator[Output, None, None]:
         """Queue a request, step until it has ended, and yield what that brings to it; closed before, it is aborted.
 
-        Raises like `enqueue`, and what has ended it.
+        What steps bring to others is theirs: the next `step` returns it. Raises like `enqueue`, and what has ended it.
         """
-        number = self.enqueue(request, progress)
+        number, left = self.enqueue(request, progress), request.params.n
         try:
-            for output in self.run():
-                if output.request_id == number:
-                    if output.completion is not None and output.completion.error is not None:
-                        raise output.completion.error
-                    yield output
+            while left and not self.idle:
+                with self._stepping:
+                    brought = self.step()
+                    self._outputs[:0] = [output for output in brought if output.request_id != number]
+                for output in brought:
+                    if output.request_id == number:
+                        if output.completion is not None and output.completion.error is not None:
+                            raise output.completion.error
+                        left -= output.completion is not None
+                        yield output
         finally:
             self.abort(number)
 

@@ -93,9 +93,9 @@ class Entry:
             state.observer = observer
             observer.begun(state, prompt)
         self.pinned = sum(state.reached_nbytes.values()) - sum(state.held())
-        self.progress(state.omitted + state.position)
         told: dict[str, Any] = {"progress": self.progress, "mark": mark}
         self.jobs = [_Prompt(state, prompt[state.position :], **told, entry=self, decoder=decoder, tokenizer=tokenizer)]
+        self.progress(state.omitted + state.position)  # which may raise, or end this
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:
         """Stop it wherever it is."""

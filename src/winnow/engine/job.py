@@ -185,11 +185,12 @@ def _feed(decoder: Decoder, pieces: list[Piece], decodes: int) -> Last:
         hidden = finish(decoder, walk(decoder, batch, [index < decodes for index in range(len(batch))]))
         ended: Last = []
         for index, ((job, _, of_prompt), rows) in enumerate(zip(pieces, hidden, strict=True)):
-            if index < decodes:
-                job.token = None
-                ended.append((job, rows[-1:]))
-            else:
-                ended += _passed(job, of_prompt, rows)
+            with _ending(job):  # who is told of it may raise, and that is nobody else's end
+                if index < decodes:
+                    job.token = None
+                    ended.append((job, rows[-1:]))
+                else:
+                    ended += _passed(job, of_prompt, rows)
         return ended
     return []
 

@@ -100,7 +100,8 @@ class Session:
 
         The units so far lie in memory that both share. at: how many tokens, the prompt's included, it is to have seen;
         None: all. Raises InputError where there were not so many, and PlanError where what was kept then is not known
-        any more: where a plan chooses, or holds units otherwise than they came.
+        any more: where a plan chooses, or holds units otherwise than they came; or, within the prompt, where rows have
+        read what a longer prompt chose for them.
         """
         twin, known = copy.copy(self), self.state.position
         twin._begun, twin._seconds, twin._seen = self.state.fork(), list(self._seconds), list(self._seen)
@@ -108,7 +109,8 @@ class Session:
             return twin
         if not 1 <= at <= known:
             raise InputError(f"at={at!r} must be from 1 to the {known} tokens that the session has seen")
-        if not self.plan.holds_all or any(cache.dropped for cache in self.state.caches):
+        skipped = at < len(self.prompt) and not self.plan.prefill.identity
+        if skipped or not self.plan.holds_all or any(cache.dropped for cache in self.state.caches):
             raise PlanError(
                 f"what {self.plan} kept after {at} tokens is not known any more; fork a session that is there"
             )
