@@ -9,7 +9,7 @@ from benchmarks.commands.quality import Choose, Run, Table
 from benchmarks.quality.arms import FULL, GRID, Arm, Grid, distinct_arms, read_arms
 from benchmarks.quality.choose import RULE, choose
 from benchmarks.quality.figures import place, score_rows, window_rows
-from benchmarks.quality.header import adapter_hash, header
+from benchmarks.quality.header import adapter_hash, header, revision
 from benchmarks.quality.measure import Adapted, Bench, check_all
 from benchmarks.quality.plot import plot_quality
 from benchmarks.quality.records import CONTINUED, Journal, Record, merged, read_journal
@@ -29,7 +29,7 @@ SAME = ("model", "weights_sha256", "adapter", "adapter_sha256", "split", "seed",
 
 def run(options: Run) -> int:
     """Measure what a file of records does not hold yet, and show it; returns the exit code."""
-    arms = arms_of(options)
+    arms, commit = arms_of(options), revision(options.uncommitted)  # both before a model is loaded
     if not options.questions and not options.windows:
         raise InputError("--questions 0 and --windows 0 leave nothing to measure")
     with TemporaryDirectory() as made:
@@ -42,7 +42,7 @@ def run(options: Run) -> int:
             settings["adapter_sha256"] = adapter_hash(options.adapter)
         used = {arm.adapter for arm in arms if arm.adapter is not None}
         adapted = {name: Adapted(options.load(adapter=name), adapter_hash(name)) for name in sorted(used)}
-        known = header(llm, options.model_name, uncommitted=options.uncommitted, **settings)
+        known = header(llm, options.model_name, commit=commit, **settings)
         journal = Journal(options.records, known)
         wanted = len(arms) * len(set(options.length)) * (options.questions * len(_names(options)) + 6 * options.windows)
         complete = False

@@ -21,15 +21,18 @@ ROOT = Path(__file__).parents[2]
 MEASURES = ("src", "benchmarks")  # folders that decide what is measured
 
 
-def header(llm: LLM, model: str, *, uncommitted: bool, **settings: Any) -> dict[str, Any]:
-    """For `Journal`. Raises InputError where the code is that of no commit, unless that is asked for."""
+def header(llm: LLM, model: str, *, commit: str, **settings: Any) -> dict[str, Any]:
+    """For `Journal`. commit: see `revision`."""
     typed = f"{PROGRAM} {shlex.join(map(travelling, sys.argv[1:]))}"
     known = about(llm, travelling(model), **settings)
-    return {"commit": revision(uncommitted), "weights_sha256": weights_hash(model), **known, "typed": typed}
+    return {"commit": commit, "weights_sha256": weights_hash(model), **known, "typed": typed}
 
 
 def revision(uncommitted: bool) -> str:
-    """The last commit that changed what measures, with "+" where files have been changed since."""
+    """The last commit that changed what measures, with "+" where files have been changed since.
+
+    Raises InputError where they have been, or where there is no commit, unless that is asked for.
+    """
     try:
         changed = _git("status", "--porcelain", "--", *MEASURES)
         last = _git("log", "-1", "--format=%h", "--", *MEASURES)
