@@ -54,11 +54,11 @@ class LocretReference:
     forgets nothing and masks what has left the window.
     """
 
-    def __init__(self, model, heads, budget, chunk, stabilizers, local, positions="compact", decode_chunk=None):
+    def __init__(self, model, heads, budget, chunk, stabilizers, local, positions="compact", decode_chunk=None, sink=0):
         config = model.config
         self.model, self.weights = model, list(zip(heads.first, heads.second, strict=True))
         self.budget, self.chunk, self.stabilizers, self.local = budget, chunk, stabilizers, local
-        self.is_compact, self.decode_chunk = positions == "compact", decode_chunk
+        self.is_compact, self.decode_chunk, self.sink = positions == "compact", decode_chunk, sink
         self.act = ACT2FN[getattr(config, "hidden_act", None) or config.hidden_activation]
         self.units = [[[] for _ in range(config.num_key_value_heads)] for _ in range(config.num_hidden_layers)]
         self.noted = []
@@ -172,7 +172,8 @@ class LocretReference:
         return self.act(inputs @ first.T) @ second.T
 
     def _evict(self, protected):
-        """Each head keeps its best `budget` units in order of age, the newest `protected` before all others."""
+        """Each head keeps its best `budget` units in order of age, the first `sink` and the newest `protected` before
+        all others."""
         for layer, heads in enumerate(self.units):
             for head, units in enumerate(heads if self.acts(layer) else ()):
                 heads[head] = self._best(units, protected, self.windows[layer])
@@ -180,7 +181,7 @@ class LocretReference:
     def _best(self, units, protected, window):
         def rank(index):
             in_window = window is None or self.tokens - units[index].position < window
-            return in_window, index >= len(units) - protected, units[index].score
+            return in_window, index < self.sink or index >= len(units) - protected, units[index].score
 
         best = sorted(range(len(units)), key=rank, reverse=True)[: self.budget]
         return [units[index] for index in sorted(best)]

@@ -37,9 +37,9 @@ class SharedLocret(LocretReference):
 
     def __init__(self, *arguments, prompt, by_layer="uniform", by_head="uniform", **settings):
         super().__init__(*arguments, **settings)
-        layers, most = len(self.units), prompt - self.local - self.stabilizers
-        steep = by_layer == "pyramid"
-        self.budgets = pyramid(self.budget, self.stabilizers, layers, most) if steep else [self.budget] * layers
+        fixed, layers, steep = self.sink + self.stabilizers, len(self.units), by_layer == "pyramid"
+        most = prompt - self.local - fixed
+        self.budgets = pyramid(self.budget, fixed, layers, most) if steep else [self.budget] * layers
         self.by_head = by_head
 
     def _evict(self, protected):
@@ -47,8 +47,8 @@ class SharedLocret(LocretReference):
             if not self.acts(layer) or sum(map(len, heads)) <= self.budgets[layer] * len(heads):
                 continue
             window = self.windows[layer]
-            ranks = [{u.position: (window is None or self.tokens - u.position < window, u.score) for u in units}
-                     for units in heads]  # fmt: skip
+            ranks = [{u.position: (window is None or self.tokens - u.position < window, at < self.sink, u.score)
+                      for at, u in enumerate(units)} for units in heads]  # fmt: skip
             if self.by_head == "adaptive":
                 stay = adaptive(ranks, protected, self.budgets[layer])
             else:

@@ -109,6 +109,21 @@ def test_layer_by_layer_is_the_whole_loss_at_once(bf16: bool, has: bool, monkeyp
     assert moved > 1e-2
 
 
+def test_updates_of_a_step_are_steps_by_runs_of_its_tokens() -> None:
+    sample = random_labels(11)
+    recipes = [HeadsRecipe(steps=6, updates=count) for count in (1, 3)]
+    alone, many = (HeadsLearner(RetainingHeads.random(CONFIG, seed=0), recipe) for recipe in recipes)
+    found = many.learn(2, sample)
+    runs = [(0, 3), (3, 7), (7, 11)]
+    losses = [
+        alone.learn(2, Labelled([x[at:to] for x in sample.inputs], [y[:, at:to] for y in sample.targets])).loss
+        for at, to in runs
+    ]
+    assert found.loss == pytest.approx(sum(losses) / 3)
+    torch.testing.assert_close(many.weights, alone.weights, rtol=0, atol=0)
+    assert [len(each.inputs[0]) for each in random_labels(5).split(9)] == [2, 3]
+
+
 def test_gradients_are_clipped_by_value() -> None:
     sample = random_labels()
     large = Labelled([100 * x for x in sample.inputs], [1e4 * y for y in sample.targets])

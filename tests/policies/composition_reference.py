@@ -259,7 +259,8 @@ class CompositionReference:
                         unit.score = 0.0
 
     def _best(self, units, window, late):
-        """The newest ones that are protected and the best others, the window's first, of equals the newest."""
+        """The first and the newest ones that are protected and the best others, the window's first, of equals the
+        newest."""
         keep, ends = self.keep, late or self.known == self.prompt - self.keep.local
         protected = {"locret": "stabilizers", "snapkv": "window"}.get(keep.name, "recent")
         protected = 0 if keep.name == "locret" and ends else getattr(keep, protected)
@@ -272,8 +273,8 @@ class CompositionReference:
 
         def rank(i):
             inside = window is None or self.known - units[i].position < window
-            newest = i >= len(units) - protected - beside
-            return inside, newest, 0 if newest or not inside else scores[i], i
+            stays = i >= len(units) - protected - beside or (keep.name == "locret" and i < keep.sink)
+            return inside, stays, 0 if stays or not inside else scores[i], i
 
         best = sorted(range(len(units)), key=rank, reverse=True)[: keep.budget + beside]
         return [units[i] for i in sorted(best)]

@@ -17,9 +17,9 @@ from winnow.runtime.observer import Observer
 LAYERS, KV_HEADS, PROMPT = 4, 2, 31
 FAMILIES = ("llama", "mistral", "gemma2", "gpt_oss", "smollm3")  # plain, windowed, soft-capped, sinks, unrotated
 
-LOCRET = "locret(budget=9, chunk=6, stabilizers=3, local=4)"
-ORIGINAL = "locret(budget=5, chunk=4, stabilizers=2, local=0, decode_chunk=3, positions='original')"
-SMALL = "locret(budget=3, chunk=5, stabilizers=1, local=2, decode_chunk=4)"
+LOCRET = "locret(budget=9, chunk=6, sink=0, stabilizers=3, local=4)"
+ORIGINAL = "locret(budget=5, chunk=4, sink=0, stabilizers=2, local=0, decode_chunk=3, positions='original')"
+SMALL = "locret(budget=3, chunk=5, sink=0, stabilizers=1, local=2, decode_chunk=4)"
 BOS = "speed(cutoff=2, decode_from='last:3')"
 LATE = "speed(cutoff=1, anchors='none', decode_from='last:14')"
 SEVERAL = "speed(cutoff=3, anchors='first:4+last:5', decode_from='last:2')"
@@ -59,7 +59,7 @@ LAZY = [
     f"{RETURNING} + locret(budget=7, chunk=None, local=5)",
 ]
 EVERYWHERE = [SPEED[0], SPEED[5], SPEED[9], *STREAMING[1:3], *LAZY[1:3]]
-FULL = f"{BOS} + locret(budget=12, chunk=6, stabilizers=3, local=4)"
+FULL = f"{BOS} + locret(budget=12, chunk=6, sink=0, stabilizers=3, local=4)"
 READ = "slowfast(sink=1, budget=3, recent=3, bootstrap=6, trigger='periodic', interval={}, selector='{}')"
 
 

@@ -115,7 +115,7 @@ def test_one_hot_sums_are_the_eviction_of_all_but_the_highest_scores(settings, n
         ("lococo(budget=9, chunk=100, decode_chunk=None)",
          "h2o(budget=9, chunk=None, recent=0, local=0, decode_chunk=None)"),
         ("lococo_locret(budget=9, chunk=100, decode_chunk=None)",
-         "locret(budget=9, chunk=None, local=0, positions='original')"),
+         "locret(budget=9, chunk=None, sink=0, local=0, positions='original')"),
     ],
 )  # fmt: skip
 def test_one_hot_sums_of_one_compression_are_h2o_and_locret(policy, same, ids):

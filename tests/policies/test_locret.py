@@ -17,11 +17,14 @@ from winnow.runtime.observer import Observer
 
 LAYERS, KV_HEADS, PROMPT = 4, 2, 41
 SETTINGS = {
-    "the paper": {"budget": 12, "chunk": 7, "stabilizers": 4, "local": 4},
-    "stabilizers beyond a chunk": {"budget": 12, "chunk": 5, "stabilizers": 9, "local": 0, "positions": "original"},
-    "below the window": {"budget": 5, "chunk": 4, "stabilizers": 2, "local": 3, "decode_chunk": 4},
+    "the paper": {"budget": 12, "chunk": 7, "sink": 0, "stabilizers": 4, "local": 4},
+    "stabilizers beyond a chunk": {
+        "budget": 12, "chunk": 5, "sink": 0, "stabilizers": 9, "local": 0, "positions": "original",
+    },
+    "with sinks": {"budget": 12, "chunk": 7, "sink": 3, "stabilizers": 4, "local": 4, "decode_chunk": 3},
+    "below the window": {"budget": 5, "chunk": 4, "sink": 0, "stabilizers": 2, "local": 3, "decode_chunk": 4},
     "every new token": {
-        "budget": 6, "chunk": None, "stabilizers": 3, "local": 5, "positions": "original", "decode_chunk": 1,
+        "budget": 6, "chunk": None, "sink": 0, "stabilizers": 3, "local": 5, "positions": "original", "decode_chunk": 1,
     },
 }  # fmt: skip
 
@@ -92,7 +95,7 @@ def test_the_units_of_every_head_are_those_of_the_reference(setting, llm, ids):
 def test_a_budget_never_reached_is_full_attention(name, positions, ids):
     """Just never: the budget is what the prompt has before its tail, and nothing is evicted after it."""
     llm = small_llm(name)
-    plan = locret(budget=PROMPT - 4, chunk=7, stabilizers=3, local=4, positions=positions)
+    plan = locret(budget=PROMPT - 4, chunk=7, sink=0, stabilizers=3, local=4, positions=positions)
     assert_same(llm.logits(ids, decode_from=PROMPT, plan=plan), llm.logits(ids)[PROMPT - 1 :])
 
 
@@ -124,9 +127,10 @@ def test_what_stays_are_the_best_and_the_newest_and_scores_never_change(setting,
                 there, score = [*before[layer][head], tokens - 1], observer.of[layer][head].tolist()
                 if tokens == boundary:
                     newest = 0 if tokens == PROMPT - parameters["local"] else parameters["stabilizers"]
-                    rest = sorted(there[: len(there) - newest], key=score.__getitem__, reverse=True)
-                    best = rest[: parameters["budget"] - newest] + there[len(there) - newest :]
-                    there = sorted(best)
+                    sink = parameters["sink"]
+                    rest = sorted(there[sink : len(there) - newest], key=score.__getitem__, reverse=True)
+                    best = rest[: parameters["budget"] - newest - sink] + there[len(there) - newest :]
+                    there = [*there[:sink], *sorted(best)]
                 assert now[layer][head] == there
         boundaries += tokens == boundary
         before, boundary = now, state.boundary()
@@ -135,7 +139,7 @@ def test_what_stays_are_the_best_and_the_newest_and_scores_never_change(setting,
 
 def test_stabilizers_reach_back_and_the_last_chunk_protects_nothing(llm, ids):
     """Nine stabilizers and chunks of five: the newest nine tokens stay everywhere, but not after the last chunk."""
-    state = fresh(llm, locret(budget=12, chunk=5, stabilizers=9, local=4), ids)
+    state = fresh(llm, locret(budget=12, chunk=5, sink=0, stabilizers=9, local=4), ids)
     end = PROMPT - 4
     for tokens in feed(llm, state, ids[:PROMPT]):
         newest = set(range(tokens - 9, tokens))
@@ -158,7 +162,7 @@ def test_scores_are_of_the_raw_projections_queries_keys_values(llm, ids):
         for layer, block in enumerate(llm.decoder.tree.model.layers)
         for name in ("q_proj", "k_proj", "v_proj")
     ]
-    state = fresh(llm, locret(budget=12, chunk=7, stabilizers=4, local=4), ids)
+    state = fresh(llm, locret(budget=12, chunk=7, sink=0, stabilizers=4, local=4), ids)
     prefill(llm.decoder, state, ids[:PROMPT], chunk=16)
     for handle in handles:
         handle.remove()
@@ -220,7 +224,7 @@ def test_forks_are_independent(setting, at, llm, ids):
 ARRIVALS = {
     **SETTINGS,
     "one eviction": {"budget": 9, "chunk": None, "local": 0},
-    "compact for good": {"budget": 9, "chunk": 6, "stabilizers": 3, "local": 0, "decode_chunk": 1},
+    "compact for good": {"budget": 9, "chunk": 6, "sink": 0, "stabilizers": 3, "local": 0, "decode_chunk": 1},
 }
 
 
@@ -235,7 +239,7 @@ def test_how_the_prompt_arrives_changes_nothing(setting, chunk, llm, ids):
 @pytest.mark.parametrize("chunk", [1, 3, 64])
 def test_equal_scores_are_told_apart_in_one_way(chunk, llm):
     """Repeated tokens have the same score in the first layer, but for rounding, which depends on how rows arrive."""
-    plan = locret(budget=12, chunk=8, stabilizers=3, local=4)
+    plan = locret(budget=12, chunk=8, sink=0, stabilizers=3, local=4)
     for seed in range(3):
         source = random.Random(seed)
         ids = [source.randrange(3, 20) for _ in range(60)]
@@ -248,7 +252,7 @@ def test_equal_scores_are_told_apart_in_one_way(chunk, llm):
 def test_of_equal_scores_the_newer_stays(llm):
     """One token over and over has one score in the first layer."""
     ids = [5] * (PROMPT + 3)
-    state = fresh(llm, locret(budget=12, chunk=8, stabilizers=3, local=0, decode_chunk=2), ids)
+    state = fresh(llm, locret(budget=12, chunk=8, sink=0, stabilizers=3, local=0, decode_chunk=2), ids)
     for tokens in feed(llm, state, ids):
         if tokens in (24, PROMPT, PROMPT + 2):
             assert kept(state)[0] == [list(range(tokens - 12, tokens))] * KV_HEADS
@@ -258,7 +262,7 @@ def test_batch_mates_change_nothing(llm, ids):
     """Prompts of several lengths under several plans decode together; each equals itself alone."""
     params = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=2)
     plans = ["full", *(str(locret(**parameters)) for parameters in SETTINGS.values())]
-    prompts = [ids[:PROMPT], ids[5:30], ids[::-1], ids[10:], ids[:19]]
+    prompts = [ids[:PROMPT], ids[5:30], ids[::-1], ids[10:], ids[:19], ids[3:48]]
     together = llm.generate(prompts, params, plan=plans)
     for index, (prompt, plan) in enumerate(zip(prompts, plans, strict=True)):
         [alone] = llm.generate([prompt], params, plan=plan)
@@ -272,7 +276,7 @@ def test_batch_mates_change_nothing(llm, ids):
 @pytest.mark.parametrize("positions", ["compact", "original"])
 def test_a_window_no_larger_than_the_budget_stays_as_it_is(positions, ids):
     llm = small_llm("gemma2")
-    state = fresh(llm, locret(budget=WINDOW, chunk=5, stabilizers=3, local=3, positions=positions), ids)
+    state = fresh(llm, locret(budget=WINDOW, chunk=5, sink=0, stabilizers=3, local=3, positions=positions), ids)
     for tokens in feed(llm, state, ids):
         for cache, window in zip(state.caches, llm.decoder.shape.windows, strict=True):
             if window is None:
@@ -286,7 +290,7 @@ def test_a_window_no_larger_than_the_budget_stays_as_it_is(positions, ids):
 def test_a_window_larger_than_the_budget_is_compressed_to_what_it_can_see(ids):
     """The next row sees seven of them; all that stay are among these."""
     llm = small_llm("gemma2")
-    state = fresh(llm, locret(budget=5, chunk=6, stabilizers=2, local=3, decode_chunk=3), ids)
+    state = fresh(llm, locret(budget=5, chunk=6, sink=0, stabilizers=2, local=3, decode_chunk=3), ids)
     assert {window for window in llm.decoder.shape.windows if window} == {WINDOW}
     boundary, seen = state.boundary(), 0
     for tokens in feed(llm, state, ids):

@@ -145,8 +145,9 @@ def test_the_most_units_at_once_are_the_positions_needed(llm, parameters, new, f
         ("locret(budget=-3)", r"budget=-3"),
         ("locret(chunk=0)", r"chunk=0 must be at least 1"),
         ("locret(decode_chunk=0)", r"decode_chunk=0 must be at least 1"),
-        ("locret(budget=8, stabilizers=8)", r"stabilizers=8 must be below budget=8"),
-        ("locret(budget=8, stabilizers=9)", r"stabilizers=9 must be below budget=8"),
+        ("locret(budget=8, sink=0, stabilizers=8)", r"sink=0 and stabilizers=8 must leave a part of budget=8"),
+        ("locret(budget=8, sink=0, stabilizers=9)", r"stabilizers=9 must leave a part of budget=8"),
+        ("locret(budget=8, sink=5, stabilizers=3)", r"sink=5 and stabilizers=3 must leave"),
         ("locret(stabilizers=-1)", r"stabilizers=-1 must be at least 0"),
         ("locret(local=-1)", r"local=-1 must be at least 0"),
         ("locret(budget=8, local=9)", r"budget=8 is less than .* local=9.*larger budget or a smaller local"),
@@ -181,7 +182,7 @@ def test_defaults_fit_any_prompt(llm, ids):
     for tokens in (1, 2, 30):
         assert llm.generate([ids[:tokens]], SamplingParams(max_tokens=2, ignore_eos=True), plan="locret")[0].token_ids
     same = [llm.logits(ids, decode_from=PROMPT, plan=f"locret(budget=12, chunk=7, {rest})") for rest in (
-        "local=4", "stabilizers=3, local=4"
+        "local=4", "sink=4, stabilizers=3, local=4"
     )]  # fmt: skip
     assert torch.equal(*same)
     assert [Locret(budget=200).tail(prompt) for prompt in (1, 2, 100, 101, 5000)] == [0, 1, 99, 100, 100]
@@ -212,7 +213,7 @@ def test_random_heads_need_none_and_their_seed_and_width_decide(ids):
 
 
 def test_it_works_on_prompts_that_were_shortened(llm, ids):
-    plan = "locret(budget=8, chunk=5, stabilizers=2, local=3)"
+    plan = "locret(budget=8, chunk=5, sink=0, stabilizers=2, local=3)"
     drop = POLICIES["random_drop"](keep=0.5, seed=2)
     short = [ids[i] for i in drop.shorten(ids[:PROMPT], None)]
     got = llm.logits(ids, decode_from=PROMPT, plan=f"random_drop(keep=0.5, seed=2) + {plan}")

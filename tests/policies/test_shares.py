@@ -136,16 +136,18 @@ def test_one_index_for_all_heads_falls_from_layer_to_layer(text, parameters):
     assert all(layer[0] == layer[1] for layer in sets[PROMPT - 1])
 
 
-LOCRET = {"budget": 12, "chunk": 7, "stabilizers": 4, "local": 4}
+LOCRET = {"budget": 12, "chunk": 7, "sink": 0, "stabilizers": 4, "local": 4}
 # Below the window of layers that have one.
-BELOW = {"budget": 5, "chunk": 4, "stabilizers": 2, "local": 3, "decode_chunk": 4}
+BELOW = {"budget": 5, "chunk": 4, "sink": 0, "stabilizers": 2, "local": 3, "decode_chunk": 4}
 
 
 @covered(
     way=WAYS,
     name=["llama", "mistral", "gemma2", "smollm3", "gpt_oss"],
-    parameters=[LOCRET, LOCRET | {"positions": "original", "decode_chunk": 3}, LOCRET | {"decode_chunk": 2}, BELOW],
-)
+    parameters=[
+        LOCRET, LOCRET | {"positions": "original", "decode_chunk": 3}, LOCRET | {"decode_chunk": 2, "sink": 2}, BELOW,
+    ],
+)  # fmt: skip
 def test_importance_is_shared_as_in_the_reference(way, name, parameters):
     """In the caches of all families, at places that are a head's own, too."""
     ids = random.Random(7).sample(range(3, 97), 52)
@@ -212,7 +214,7 @@ def test_a_fifth_of_a_budget_is_sure(budget, window, sure):
 
 PLANS = {
     "snapkv": "snapkv(budget=9, chunk=6, window=4, kernel=3, local=4, {})",
-    "locret": "locret(budget=9, chunk=6, stabilizers=3, local=4, {})",
+    "locret": "locret(budget=9, chunk=6, sink=0, stabilizers=3, local=4, {})",
     "every token": "h2o(budget=9, chunk=6, recent=4, local=4, {})",
     "compact, later": "locret(budget=9, chunk=6, local=4, decode_chunk=3, {})",
     "units": "expected_attention(budget=9, chunk=6, sink=2, ahead=8, local=4, {})",

@@ -1,6 +1,7 @@
 """One step of training of retaining heads: their error on a sample, its gradient, the update."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -41,13 +42,19 @@ class HeadsLearner(Learner):
         super().__init__(weights, torch.optim.AdamW(weights, lr=recipe.learning_rate, betas=BETAS, fused=True))
 
     def learn(self, step: int, labelled: Labelled) -> Figures:
-        """Take step number `step`, counted from 0. Raises InputError where the loss is no number."""
-        self.optimizer.zero_grad()
-        figures = self._figures(labelled, gradient=True)
-        check_loss(figures.loss, step)
-        nn.utils.clip_grad_value_(self.weights, self.recipe.clip)
-        self.update(self.recipe.rate(step))
-        return figures
+        """Take step number `step`, counted from 0; returns the means of its updates.
+
+        Raises InputError where the loss is no number.
+        """
+        found = []
+        for piece in labelled.split(self.recipe.updates):
+            self.optimizer.zero_grad()
+            figures = self._figures(piece, gradient=True)
+            check_loss(figures.loss, step)
+            nn.utils.clip_grad_value_(self.weights, self.recipe.clip)
+            self.update(self.recipe.rate(step))
+            found.append(astuple(figures))
+        return Figures(*map(fmean, zip(*found, strict=True)))
 
     @torch.no_grad()
     def judge(self, labelled: Labelled) -> Figures:

@@ -4,8 +4,9 @@ Both come from one pass over a text under full attention. Of a token behind the 
 to a maximum, so memory is that of the prompt's projections, and nothing is written to disk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,6 +39,13 @@ class Labelled:
 
     inputs: list[Tensor]
     targets: list[Tensor]
+
+    def split(self, count: int) -> Iterator["Labelled"]:
+        """Runs of its tokens, as long as each other but for rounding; at most `count`, each of two tokens at least."""
+        tokens = len(self.inputs[0])
+        count = min(count, tokens // 2)
+        for start, stop in pairwise(tokens * at // count for at in range(count + 1)):
+            yield Labelled([x[start:stop] for x in self.inputs], [y[:, start:stop] for y in self.targets])
 
 
 def label(decoder: Decoder, sample: Sample, *, length: int, chunk: int) -> Labelled:

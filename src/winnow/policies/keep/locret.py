@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from winnow.parameters import Count, Natural
 from winnow.policies.base import Services
 from winnow.policies.compute.base import Deep
@@ -21,6 +24,8 @@ class Locret(ScoredByHeads, Budgeted):
 
     budget: units per KV head that a layer keeps, in tokens.
     chunk: prompt tokens from one eviction to the next; None: a single one.
+    sink: first units that stay in every head whatever their score, inside the budget; 0: none, as in the paper. The
+        authors' code has a line for it that is switched off.
     stabilizers: newest units that stay while the prompt goes on, inside the budget; None: a quarter of the budget.
     local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
     positions: "compact": rope positions are places among the kept units, as in the authors' code, and a prompt may be
@@ -38,6 +43,7 @@ class Locret(ScoredByHeads, Budgeted):
 
     budget: Count = 1024
     chunk: Count | None = 512
+    sink: Natural = 4
     stabilizers: Natural | None = None
     local: Natural | None = None
     positions: Positions = "compact"
@@ -48,22 +54,30 @@ class Locret(ScoredByHeads, Budgeted):
 
     name = "locret"
     source = "arXiv:2410.01805, section 3"
-    trial: ClassVar = {"budget": 9, "chunk": 6, "stabilizers": 3, "local": 4}
+    trial: ClassVar = {"budget": 9, "chunk": 6, "sink": 1, "stabilizers": 3, "local": 4}
     matters: ClassVar = {"stabilizers": SEVERAL_EVICTIONS}
     loads: ClassVar = ("heads",)
 
     def check(self) -> None:
         super().check()
-        if self.stabilizers is not None:
-            self.require(
-                self.stabilizers < self.budget,
-                f"stabilizers={self.stabilizers} must be below budget={self.budget}, of which they are a part; "
-                "otherwise no unit is kept for its score",
-            )
+        self.require(
+            self.sink + self._stabilizers < self.budget,
+            f"sink={self.sink} and stabilizers={self._stabilizers} must leave a part of budget={self.budget}; "
+            "otherwise no unit is kept for its score",
+        )
 
     def protected(self, moment: Moment) -> int:
-        if self.prompt_ends(moment):
-            return 0
+        return 0 if self.prompt_ends(moment) else self._stabilizers
+
+    def fixed(self, moment: Moment) -> int:
+        return self.sink + self.protected(moment)
+
+    def ranked(self, scores: Tensor) -> Tensor:
+        scores[:, : self.sink] = torch.finfo(scores.dtype).max
+        return scores
+
+    @property
+    def _stabilizers(self) -> int:
         return self.budget // 4 if self.stabilizers is None else self.stabilizers
 
     def prefix_stable(self, n: int, deep: Deep) -> int:
