@@ -58,13 +58,6 @@ def _nbytes(slab: AnySlab, start: int, stop: int) -> int:
     return slab.nbytes_of(start, stop) if isinstance(slab, RaggedSlab) else (stop - start) * slab.unit_bytes
 
 
-def _groups(slab: AnySlab, start: int, stop: int) -> tuple[int, int]:
-    """The whole groups within some slots: the first slot, and the one behind the last; none of what is not in codes."""
-    if isinstance(slab, (Slab, RaggedSlab)):
-        return 0, 0
-    return max(0, -(-start // slab.group) * slab.group), stop // slab.group * slab.group
-
-
 class Memory:
     """The slots of one layer of one sequence: settled ones that nobody writes any more, then those of its own slab.
 
@@ -206,15 +199,19 @@ class Memory:
         where, gone, base = start, 0, 0
         kept: list[tuple[AnySlab, int]] = []
         for slab, slots in self._settled:
-            first, last = _groups(slab, start - base, min(stop - base, slots))
-            if last <= first or (gone and base + first > where + gone):
+            here, base = base, base + slots
+            if isinstance(slab, (Slab, RaggedSlab)):  # no codes
                 kept.append((slab, slots))
-            else:
-                where, gone = where if gone else base + first, gone + last - first
-                left = None if last - first == slots else slab.without(first, last)  # type: ignore[union-attr]
-                self._growing = left if slab is self._growing else self._growing
-                kept += [] if left is None else [(left, slots - (last - first))]
-            base += slots
+                continue
+            first = max(0, -(-(start - here) // slab.group) * slab.group)
+            last = min(stop - here, slots) // slab.group * slab.group
+            if last <= first or (gone and here + first > where + gone):
+                kept.append((slab, slots))
+                continue
+            where, gone = where if gone else here + first, gone + last - first
+            left = None if last - first == slots else slab.without(first, last)
+            self._growing = left if slab is self._growing else self._growing
+            kept += [] if left is None else [(left, slots - (last - first))]
         self._settled, self.offset = kept, self.offset - gone
         return where, gone
 

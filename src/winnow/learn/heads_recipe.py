@@ -18,7 +18,7 @@ class HeadsRecipe(Logged):
     steps: Annotated[int, Ge(2)] = 3000
     """One sample each; samples come again where there are fewer."""
     updates: Count = 1
-    """Of the heads in a step, each by as long a run of the sample's tokens: reading a sample is what takes the time."""
+    """Of the heads in a step, each by as long a run of the sample's tokens, which is read once for all of them."""
     learning_rate: Positive = 5e-4
     """At its height; it begins with 0, rises linearly, then falls linearly."""
     warmup: float = 2 / 3
