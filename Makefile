@@ -22,8 +22,8 @@ THREADED := tests/kernels tests/engine tests/runtime
 test: lint  ## every check that gates a change
 	$(call run_tests,not full)
 
-test-part: lint  ## the same with one in sixty of the other cases of the large products, drawn by the engine
-	$(call run_tests,full or not full,--one-in 60:$(shell $(PYTHON) .ci/engine.py))
+test-part: lint  ## the same with one in 150 of the other cases of the large products, drawn by the engine
+	$(call run_tests,full or not full,--one-in 150:$(shell $(PYTHON) .ci/engine.py))
 
 test-full: lint  ## the same with every case of the large products: minutes more; notes the engine that passed
 	$(call run_tests,full or not full)

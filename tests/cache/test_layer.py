@@ -117,6 +117,17 @@ def test_a_fork_shares_no_memory():
     check(cache, [[0, 1]] * 2)
 
 
+def test_a_fork_that_shares_nothing_copies_what_lives():
+    """And what has been filled before it is there as it was."""
+    cache = LayerCache(make, 200, shares=False)
+    cache.append(units([*range(150)]), -units([*range(150)]), torch.arange(150))
+    cache.drop(100, after=2)
+    twin = cache.fork()
+    check(twin, [[0, 1, *range(102, 150)]] * KV_HEADS)
+    assert (cache.held_nbytes, twin.held_nbytes) == (150 * cache.unit_bytes, 50 * cache.unit_bytes)
+    assert twin.slab.keys[:, 2:102].isnan().all()
+
+
 def test_growth_is_geometric():
     cache = LayerCache(make, 1)
     capacities = set()

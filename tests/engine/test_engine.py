@@ -422,6 +422,25 @@ def test_samples_that_had_ended_do_not_begin_anew(text, monkeypatch):
         assert "".join(output.text for output in mine) == each.text
 
 
+@pytest.mark.parametrize("steps", range(6))
+def test_what_was_told_stays_said_if_it_ends_before_it_is_there_again(text, monkeypatch, steps):
+    """While it waits, in its prompt, and among the tokens that it is given."""
+    llm = LLM(small_model("llama"), tokenizer=byte_tokenizer(), prefill_chunk=16)
+    engine = llm.engine(max_step_tokens=32)
+    first = engine.add(text[:60], params(40, stop=["never"], logprobs=2))
+    outputs = [output for _ in range(8) for output in engine.step()]
+    engine.add(text[:20], params(30))
+    outputs += [output for _ in range(2) for output in engine.step()]
+    ShortOfMemory(monkeypatch, parts=2, times=1)
+    outputs += [output for _ in range(1 + steps) for output in engine.step()]
+    engine.abort(first)
+    *told, last = [output for output in (*outputs, *engine.step()) if output.request_id == first]
+    assert last.completion.finish_reason == "abort"
+    assert len(last.completion.logprobs) == len(last.completion.token_ids) > 6
+    assert last.completion.token_ids == [token for output in told for token in output.token_ids]
+    assert last.completion.text == "".join(output.text for output in (*told, last)) != ""
+
+
 @pytest.mark.parametrize("where", ["logits", "draw"])
 def test_an_error_after_the_layers_ends_whom_it_hit(llm, text, monkeypatch, where):
     engine = llm.engine(max_step_tokens=2 * len(text))

@@ -204,7 +204,7 @@ def test_the_longest_prompt_is_the_longest_that_is_taken(budget, chunk, room):
     ("plan", "error", "message"),
     [
         ("kvzip(budget=9)", InputError, r"no tokenizer; give the token ids that ask for it: kvzip\(asks=\[...\]\)"),
-        ("kvzip(budget=9, asks=[5, 97])", InputError, "tokens beyond the model's 97"),
+        ("kvzip(budget=9, asks=[5, 97])", InputError, "token 97, which is beyond the model's 97"),
         ("kvzip(budget=9, local=400, asks=[5])", InputError, "use at most local=399"),
         ("kvzip(budget=9, local=1, chunk=200, asks=[5])", CapacityError, "608 positions.*512.*smaller chunk than 200"),
         ("kvzip(budget=9, asks=[5]) + quest", PlanError, "kvzip keeps different numbers; use one of the two"),
@@ -215,6 +215,12 @@ def test_what_it_cannot_do_is_refused(plan, error, message):
     llm = LLM(small_model("llama"))
     with pytest.raises(error, match=message):
         llm.generate([[5] * 400], SamplingParams(max_tokens=2), plan=plan)
+
+
+def test_a_tokenizer_of_another_model_cannot_ask():
+    llm = LLM(small_model("llama"), tokenizer=byte_tokenizer())
+    with pytest.raises(InputError, match=r"with token \d+, which is beyond the model's 97; give others"):
+        llm.check([[5] * 40], SamplingParams(max_tokens=2), plan="kvzip(budget=9)")
 
 
 def test_parameters_are_refused_where_nothing_would_be_chosen():

@@ -24,8 +24,8 @@ from winnow.policies.store.mapped import Mapped
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files are mapped on Linux only")
 PROMPT = 100
-KIB = 2**10
-MOST = 3 * 2**20
+KIB, MIB = 2**10, 2**20
+MOST = 3 * MIB
 WIDE, DRIVEN = "llama-9-3", "gemma2"  # layers in one call of the kernel; layer by layer, with windows
 EVERY = [
     plan_of(name, policy.trial)
@@ -120,6 +120,23 @@ def test_the_part_in_memory_is_kept_to_while_it_runs(reads, tmp_path, monkeypatc
     assert stats.total_bytes == MOST + stats.aux_bytes
     assert stats.total_bytes <= bound_bytes(plan, shape, len(ids), 39, 64)
     assert bound_bytes(plan, shape, len(ids), 39, 64) < bound_bytes(Plan.parse(reads), shape, len(ids), 39, 64)
+
+
+def test_forks_keep_to_the_part_in_memory_where_layers_are_driven(tmp_path, monkeypatch):
+    """What they share and what is theirs come together, even where both are a little more than fits: one does not drive
+    the other out while it is read."""
+    model, seen, true = small_model("llama"), [], Files.fetch
+    model.config.max_position_embeddings = 8192
+    llm, plan = LLM(model, prefill_chunk=64), mapped(Plan(), tmp_path, least=1)
+    monkeypatch.setattr(Files, "fetch", lambda *given: (seen.append(resident(tmp_path)), true(*given))[1])
+    with llm.session(plan=plan, max_tokens=40) as session:
+        session.feed([5, 9] * 2020)
+        twin = session.fork()
+        seen.clear()
+        for each in (session, twin) * 3:
+            each.feed([7])
+        assert on_disk(tmp_path) > 2 * MIB
+        assert MIB / 8 < max([*seen, resident(tmp_path)]) <= MIB + 64 * KIB
 
 
 def test_of_what_fits_the_memory_is_that_of_plain(text, tmp_path):

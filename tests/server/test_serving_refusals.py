@@ -9,6 +9,7 @@ import pytest
 
 from http_calls import ask, call
 from winnow.policies.registry import POLICIES
+from winnow.server import doors
 from winnow.server.errors import clean
 from winnow.server.fields import NEUTRAL
 
@@ -155,6 +156,28 @@ def test_bodies_that_are_too_large(new):
     assert error(ask(app, COMPLETIONS, {**PROMPT, "prompt": "a" * 2000}), 413)["code"] == "body_too_large"
     unsaid = ask(app, COMPLETIONS, {**PROMPT, "prompt": "a" * 2000}, headers=[("content-length", "x")])
     assert error(unsaid, 413)["code"] == "body_too_large"
+
+
+def test_bodies_that_never_arrive(new, monkeypatch):
+    """They give their place at the door back; a whole one may be answered as slowly as it takes."""
+    service, app = new()
+    sent = []
+
+    async def stuck():
+        for _ in range(2):
+            yield {"type": "http.request", "body": b"{", "more_body": True}
+        await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    monkeypatch.setattr(doors, "PAUSE_S", 0.05)
+    scope = {"type": "http", "method": "POST", "path": COMPLETIONS, "headers": [], "query_string": b""}
+    pieces = stuck()
+    asyncio.run(app(scope, lambda: anext(pieces), send))
+    assert sent[0]["status"] == 408
+    assert "nothing more of the body came" in json.loads(sent[1]["body"])["error"]["message"]
+    assert service.door.inside == 0
 
 
 def test_prompts_that_are_too_long(app, llm, monkeypatch):

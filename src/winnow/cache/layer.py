@@ -464,14 +464,15 @@ class LayerCache:
 
     def fork(self) -> "LayerCache":
         """An independent copy: the units so far lie in memory that both share and neither writes any more, or twice."""
-        twin = copy.copy(self)
-        twin.memory = self.memory.fork(self.stop)
+        twin, own = copy.copy(self), self.slab
+        twin.memory = self.memory.fork(self.head, self.start, self.stop)
         twin.positions = self.positions.clone()
         twin.scores = None if self.scores is None else self.scores.clone()
         twin.ragged = None if self.ragged is None else self.ragged.fork()
         for each in (self, twin):
-            each.high, each._own_high = self.length, 0
-            each._count()
+            if each.slab is not own:  # else what evicted units have filled is still there
+                each.high, each._own_high = self.length, 0
+                each._count()
         return twin
 
     def cut(self, stop: int) -> None:

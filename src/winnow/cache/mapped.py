@@ -76,6 +76,8 @@ class MappedSlab(Slab):
     Raises CapacityError where it is more than may be in memory at once, or where there is no room for its file.
     """
 
+    files: Files
+
     def __init__(self, files: Files, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype) -> None:
         row = head_dim * dtype.itemsize
         self.files = files

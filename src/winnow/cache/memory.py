@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,14 +14,22 @@ from winnow.cache.settled import SettledSlab
 COPIED = 64  # slots of its own that a fork copies rather than share: every run that is shared is read apart
 
 
+class Bringing(Protocol):
+    """Brings slabs into memory, all of them at once."""
+
+    def fetch(self, wanted: set[Any]) -> None: ...
+
+
 class Slab:
     """Room for `capacity` units per KV head: keys and values `[kv_heads, capacity, head_dim]`.
 
-    units: how many there were when forks came to share it; nobody has written any since.
+    units: how many there were when forks came to share it; nobody has written any since. files: what brings it there,
+    where it is not in memory all the time.
     """
 
     addressed = True
     units = 0
+    files: Bringing | None = None
 
     def __init__(self, kv_heads: int, capacity: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self.keys = torch.empty(kv_heads, capacity, head_dim, dtype=dtype, device=device)
@@ -136,7 +145,10 @@ class Memory:
 
     def runs(self, start: int, stop: int) -> list[Run]:
         """The units in slots `[start, stop)`, as they lie in memory, one run after the other."""
-        return [slab.run(first, last) for slab, first, last in self.pieces(start, stop)]
+        pieces = self.pieces(start, stop)
+        if self.own.files is not None:  # together, before any takes the place of another
+            self.own.files.fetch({slab for slab, *_ in pieces})
+        return [slab.run(first, last) for slab, first, last in pieces]
 
     def read(self, start: int, stop: int) -> Units:
         """The same as one: a view, or where they lie in several slabs or in another form a copy."""
@@ -215,8 +227,9 @@ class Memory:
         self._settled, self.offset = kept, self.offset - gone
         return where, gone
 
-    def fork(self, stop: int) -> "Memory":
-        """The same units up to slot `stop` once more, in shared memory but for a few, or all copied."""
+    def fork(self, head: int, start: int, stop: int) -> "Memory":
+        """The same units once more, in shared memory but for a few, or all copied: those of slots `[0, head)` and
+        `[start, stop)`, which live."""
         if self._shares and self._open is None and stop - self.offset > COPIED:  # else these are yet to be quantised
             self.own.units = stop - self.offset
             self._settled.append((self.own, self.own.units))
@@ -230,7 +243,9 @@ class Memory:
         elif self._growing is not None:
             twin._growing = self._growing.without(0, 0)
             twin._settled[-1] = (twin._growing, twin._growing.units)
-        twin.write(self.offset, *self.own.run(0, stop - self.offset))
+        for first, last in ((0, head), (start, stop)):
+            first = max(first, self.offset)
+            twin.write(first, *self.own.run(first - self.offset, max(first, last) - self.offset))
         return twin
 
     def cut(self, stop: int) -> None:

@@ -26,8 +26,7 @@ class Entry:
     bound: the most bytes that its samples ever hold. emit: told of every output. keep: takes tokens and a sequence
     that has seen them, to be retained; None: nothing is. jobs: none while it waits; its prompt; its samples, those that
     have ended too. anew: how often it has begun once more, for want of memory. pinned: bytes of units of others, in
-    memory that it shares. said: of samples that begin anew, the tokens that have been told of. done: samples that had
-    ended before the others did.
+    memory that it shares. earlier: samples as they were before it began anew. done: those that had ended before.
     """
 
     id: int
@@ -41,7 +40,7 @@ class Entry:
     ended: bool = False
     anew: int = 0
     pinned: int = 0
-    said: dict[int, int] = field(default_factory=dict)
+    earlier: dict[int, Sample] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
 
     @property
@@ -113,6 +112,9 @@ class Entry:
             job.state.release()
         self.ended, self.jobs = True, []
         for index in self.left:
+            if index in self.earlier:
+                self.earlier[index].end(reason, error)
+                continue
             completion = Completion("", [], reason, stats, self.request.index, index, error=error)
             self.emit(Output(self.id, index, [], "", completion, self.request.index))
 
@@ -130,8 +132,8 @@ class Entry:
         given = [*self.request.given, *[()] * (self.request.params.n - len(self.request.given))]
         for job in self.jobs:
             if isinstance(job, Sample):
-                given[job.index] = max(given[job.index], tuple(job.tokens), key=len)
-                self.said[job.index] = job.said
+                self.earlier[job.index] = told = job.furthest
+                given[job.index] = max(given[job.index], tuple(told.tokens), key=len)
             if isinstance(job, Sample) and job.reported:
                 self.done.add(job.index)
             else:
@@ -176,7 +178,7 @@ class _Prompt(Job):
         if request.params.prompt_logprobs is not None:
             told["prompt_logprobs"] = self.logprobs
         samples = [
-            Sample.of(request, state, self.tokenizer, entry.arrived, index, said=entry.said.get(index, 0), **told)
+            Sample.of(request, state, self.tokenizer, entry.arrived, index, earlier=entry.earlier.get(index), **told)
             for index, state in zip(left, states, strict=True)
         ]
         entry.jobs = list(samples)

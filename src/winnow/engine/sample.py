@@ -20,7 +20,7 @@ class Sample(Job):
     """One of the samples of a request, whose prompt `state` has seen.
 
     arrived: when the request did. emit: told of every new token, and of the end. retire: takes its state at the end.
-    prompt_logprobs: as in Completion. said: how many of its tokens have been told of already, before it began anew.
+    prompt_logprobs: as in Completion. earlier: what it was before it began anew, whose tokens have been told of.
     """
 
     request: Request
@@ -36,7 +36,7 @@ class Sample(Job):
     prompt_logprobs: list[Likeliest | None] | None = None
     finish_reason: FinishReason | None = None
     reported: bool = False  # how it has ended
-    said: int = 0
+    earlier: "Sample | None" = None
 
     @classmethod
     def of(
@@ -81,11 +81,22 @@ class Sample(Job):
             self._end([token], piece)
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:
-        """Stop where it is; of one that has ended: nothing. What goes wrong while one ends becomes how it ends."""
+        """Stop where it is; of one that has ended: nothing. What goes wrong while one ends becomes how it ends.
+
+        What has been told of before it began anew stays said.
+        """
         if self.reported:
             return
+        if (told := self.furthest) is not self:
+            self.tokens, self.text, self.logprobs = told.tokens, told.text, told.logprobs
+            self.state.stats.new_tokens = len(self.tokens)
         self.token, self.finish_reason, self.error = None, reason, error
         self._end([], "")
+
+    @property
+    def furthest(self) -> "Sample":
+        """Itself, or what it was before it began anew until it has come further."""
+        return self if self.earlier is None or len(self.tokens) > len(self.earlier.tokens) else self.earlier
 
     @property
     def fed(self) -> list[int]:
@@ -120,9 +131,10 @@ class Sample(Job):
         self.reported = True
 
     def _tell(self, new: list[int], piece: str, completion: Completion | None = None) -> None:
-        if completion is None and len(self.tokens) <= self.said:
-            return
-        self.said = len(self.tokens)
+        if completion is None and self.earlier is not None:
+            if len(self.tokens) <= len(self.earlier.tokens):
+                return
+            self.earlier = None
         logprobs = None if self.request.params.logprobs is None else self.logprobs[len(self.logprobs) - len(new) :]
         before = self.prompt_logprobs if new and len(self.tokens) == 1 else None
         index = self.request.index

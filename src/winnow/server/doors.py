@@ -1,5 +1,6 @@
 """What a request passes before it is looked at: is the server still open, who asks, how large is the body."""
 
+import asyncio
 import hmac
 from collections.abc import Sequence
 from hashlib import sha256
@@ -14,6 +15,7 @@ from winnow.server.errors import RETRY_S, ApiError, failed
 from winnow.server.settings import Settings
 
 OPEN = ("/", "/health")  # paths that need no key: the page holds nothing, and sends the key that it is given
+PAUSE_S = 60  # the longest that a body may pause before it is whole, as other servers have it
 WATCHED = ("/health", "/metrics")  # what operators look at, above all where a server has as much as it can take
 
 
@@ -98,7 +100,7 @@ class Keyed:
 
 
 class Bounded:
-    """Reads no more of a body than `most` bytes."""
+    """Reads no more of a body than `most` bytes, and waits no longer than PAUSE_S for more of it."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app, self._most = app, most
@@ -109,11 +111,15 @@ class Bounded:
         said = Headers(scope=scope).get("content-length", "")
         if said.isdigit() and (len(said) > 18 or int(said) > self._most):
             return await too_large(self._most).response()(scope, receive, send)
-        read = 0
+        read, whole = 0, False
 
         async def bounded() -> Message:
-            nonlocal read
-            message = await receive()
+            nonlocal read, whole
+            try:
+                message = await asyncio.wait_for(receive(), None if whole else PAUSE_S)
+            except TimeoutError:
+                raise HTTPException(408, f"nothing more of the body came in {PAUSE_S} s; send it again") from None
+            whole = not message.get("more_body", False)
             read += len(message.get("body", b""))
             if read > self._most:
                 raise HTTPException(413, str(too_large(self._most)))

@@ -17,9 +17,7 @@ RETRY_S = 1
 _PATH = re.compile(r"(?<![\w./~])~?/(?:[^\s/'\":;,()]+/)+[^\s/'\":;,()]*")
 _NAMED = re.compile(r"([a-z][a-z_]*)(?:=|: | )")
 KINDS = {401: "authentication_error", 404: "not_found_error", 408: "timeout_error", 429: "rate_limit_error"}
-
-
-CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+CODES = {404: "not_found", 405: "method_not_allowed", 408: "timeout", 413: "body_too_large"}
 
 
 class ApiError(Exception):

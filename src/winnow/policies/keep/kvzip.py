@@ -115,8 +115,6 @@ class KVzip(KeepPolicy):
 
     def prepare(self, services: Services, ids: list[int] | None) -> None:
         shape = services.shape
-        if self.asks is not None and max(self.asks) >= shape.vocab:
-            raise InputError(f"{self.name}: asks={list(self.asks)} has tokens beyond the model's {shape.vocab}")
         if ids is not None and self.local is not None and self.local >= len(ids):
             raise InputError(
                 f"{self.name}: local={self.local} leaves nothing of a prompt of {len(ids)} tokens; use at most "
@@ -173,6 +171,11 @@ class KVzip(KeepPolicy):
             raise InputError(
                 f"{self.name}: to ask for a repetition takes {most} tokens of this tokenizer, more than {ASKED}; give "
                 f"fewer: {self.name}(asks=[...])"
+            )
+        if (last := max((*first, *later, *then), default=0)) >= services.shape.vocab:
+            raise InputError(
+                f"{self.name} asks for a repetition with token {last}, which is beyond the model's "
+                f"{services.shape.vocab}; give others: {self.name}(asks=[...])"
             )
 
     def select(self, cache: LayerCache, moment: Moment) -> Sequence[Tensor] | None:
