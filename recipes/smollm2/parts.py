@@ -23,7 +23,8 @@ from winnow.learn.directory import last_checkpoint
 from winnow.runtime.adapters import read_metadata
 
 ADAPTER = "--batch 2 --learning-rate 3e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 300"
-HEADS = "--width 256 --length 4096 --dtype bfloat16 --bf16 --validate-every 500"
+HEADS = "--width 256 --length 4096 --updates 32 --learning-rate 1e-3 --warmup 0.1 --validate-every 80"
+ZAP = "--width 256 --length 4096 --dtype bfloat16 --bf16 --validate-every 500"
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ PARTS = (
     Part("speed-23-none", f"speed --cutoff 23 --anchors none {ADAPTER}", 1200),
     Part("speed-15", f"speed --cutoff 15 {ADAPTER}", 1200),
     Part("speed-15-none", f"speed --cutoff 15 --anchors none {ADAPTER}", 1200),
-    Part("heads", f"locret {HEADS}", 2000),
-    Part("zap", f"kvzap {HEADS}", 800),
+    Part("heads", f"locret {HEADS}", 240),
+    Part("zap", f"kvzap {ZAP}", 800),
     Part("gates", "duo --dtype bfloat16 --validate-every 100", 400),
-    Part("long-heads", f"locret {HEADS}", 2000, over="long"),
-    Part("speed-23-heads", f"locret {HEADS}", 2000, over="speed-23"),
+    Part("long-heads", f"locret {HEADS}", 240, over="long"),
+    Part("speed-23-heads", f"locret {HEADS}", 240, over="speed-23"),
 )
 
 
