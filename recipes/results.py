@@ -97,6 +97,19 @@ def _measured(arms: str, size: str, asked: str = "-m smollm2 -t niah_single") ->
     )
 
 
+def _locret_settings() -> tuple[str, ...]:
+    asked = {"a": "-n 6 -w 1 -t niah_single", "b": "-n 11 -w 0 -t niah_multikey"}
+    return (
+        *(
+            f"python -m benchmarks quality run {{work}}/locret-settings-{half}.jsonl --split validation "
+            f"--data {{data}} -m smollm2 --plans recipes/quality/locret-settings.json -l 4096 {size} --threads 1"
+            for half, size in asked.items()
+        ),
+        "python -m benchmarks quality table {work}/locret-settings-a.jsonl {work}/locret-settings-b.jsonl "
+        "--out docs/results/quality-locret-settings.json",
+    )
+
+
 def _tested(arms: str, length: int, windows: int, questions: int = 25, picture: bool = True) -> tuple[str, ...]:
     """Two halves of the tasks, `questions` of each, which two processes may measure at once, and their table."""
     plot = f" --plot docs/results/quality-{arms}.png" if picture else ""
@@ -164,7 +177,7 @@ RESULTS_IN_ORDER = (
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),
-    Result("quality-locret-settings", 50, _quality("locret-settings", "-n 6 -w 1")),
+    Result("quality-locret-settings", 90, _locret_settings()),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "composed")),
     Result("fit", 1, quoted=("fit.md", "fit.json")),
