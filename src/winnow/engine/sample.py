@@ -131,10 +131,8 @@ class Sample(Job):
         self.reported = True
 
     def _tell(self, new: list[int], piece: str, completion: Completion | None = None) -> None:
-        if completion is None and self.earlier is not None:
-            if len(self.tokens) <= len(self.earlier.tokens):
-                return
-            self.earlier = None
+        if completion is None and self.furthest is not self:
+            return
         logprobs = None if self.request.params.logprobs is None else self.logprobs[len(self.logprobs) - len(new) :]
         before = self.prompt_logprobs if new and len(self.tokens) == 1 else None
         index = self.request.index
