@@ -71,11 +71,17 @@ class Segment:
         chooses = self.sequence.reader.selects or (self.sequence.chooser is not None and not self.decode)
         return self.whole and ascends and self.rows > 0 and not chooses
 
-    def visible(self) -> Tensor:
-        """[tokens] positions, ascending."""
+    def visible(self, layer: int) -> Tensor:
+        """[tokens] positions, ascending, that the step still sees on entering a layer: in a decode step none that wait
+        at a gate below which lets nobody through."""
         if self.seen is None:
-            return torch.arange(self.known, device=self.positions.device)
-        return self.seen.nonzero().flatten()
+            seen = torch.ones(self.known, dtype=torch.bool, device=self.positions.device)
+        else:
+            seen = self.seen.clone()
+        for gate in self.sequence.gates.each if self.decode else ():
+            if gate.layer < layer and not gate.decode:
+                seen[self.sequence.aside[gate.layer].live] = False
+        return seen.nonzero().flatten()
 
     def before(self, position: int) -> int:
         """How many of the rows stand before `position`."""

@@ -127,13 +127,13 @@ class Step:
         if gate is None:
             return segment, rows
         waits = gate.waits and segment.known < sequence.prompt
-        going = segment.positions[:0] if waits else self._going(gate, segment)
+        visible = segment.visible(layer)
+        going = segment.positions[:0] if waits else self._going(gate, segment, visible)
         if going is None:
             leave_units(self.decoder, gate, segment, rows)
             return segment, rows
         aside, seen = sequence.aside[layer], _among(going, segment.known)
-        # Of what the step sees so far: the tokens that have been here.
-        there = (segment.known if segment.seen is None else int(segment.seen.sum())) - aside.count
+        there = len(visible) - aside.count  # of what the step sees so far, the tokens that have been here
         stays = seen[segment.positions]
         if sequence.planted:
             stays &= segment.positions > 0
@@ -162,12 +162,13 @@ class Step:
         whole = segment.whole and len(going) - len(returned) == there
         return self._narrowed(segment, positions, segment.seen if gate.fills else seen, whole, revived), rows
 
-    def _going(self, gate: Gate, segment: Segment) -> Tensor | None:
-        """The positions that go on through a gate, ascending; None: all rows, and nothing that an earlier step left."""
+    def _going(self, gate: Gate, segment: Segment, visible: Tensor) -> Tensor | None:
+        """Of the visible positions those that go on through a gate; None: all rows, and nothing that an earlier step
+        left."""
         sequence, told = segment.sequence, segment.signals
         if segment.decode and not (gate.decode and segment.ranks):
             return None
-        visible, aside = segment.visible(), sequence.aside[gate.layer]
+        aside = sequence.aside[gate.layer]
         entrance = Entrance(
             shape=sequence.shape,
             prompt=sequence.prompt,
