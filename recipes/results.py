@@ -97,16 +97,17 @@ def _measured(arms: str, size: str, asked: str = "-m smollm2 -t niah_single") ->
     )
 
 
-def _locret_settings() -> tuple[str, ...]:
-    asked = {"a": "-n 6 -w 1 -t niah_single", "b": "-n 11 -w 0 -t niah_multikey"}
+def _evicted(arms: str, split: str, single: int, multikey: int, windows: int) -> tuple[str, ...]:
+    """Policies that evict: so many questions of each of two tasks, which two processes may ask at once."""
+    asked = {"a": f"-n {single} -w {windows} -t niah_single", "b": f"-n {multikey} -w 0 -t niah_multikey"}
     return (
         *(
-            f"python -m benchmarks quality run {{work}}/locret-settings-{half}.jsonl --split validation "
-            f"--data {{data}} -m smollm2 --plans recipes/quality/locret-settings.json -l 4096 {size} --threads 1"
+            f"python -m benchmarks quality run {{work}}/{arms}-{half}.jsonl --split {split} "
+            f"--data {{data}} -m smollm2 --plans recipes/quality/{arms}.json -l 4096 {size} --threads 1"
             for half, size in asked.items()
         ),
-        "python -m benchmarks quality table {work}/locret-settings-a.jsonl {work}/locret-settings-b.jsonl "
-        "--out docs/results/quality-locret-settings.json",
+        f"python -m benchmarks quality table {{work}}/{arms}-a.jsonl {{work}}/{arms}-b.jsonl "
+        f"--out docs/results/quality-{arms}.json",
     )
 
 
@@ -177,7 +178,8 @@ RESULTS_IN_ORDER = (
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),
-    Result("quality-locret-settings", 90, _locret_settings()),
+    Result("quality-locret-settings", 90, _evicted("locret-settings", "validation", 6, 11, 1)),
+    Result("quality-evict-settings", 90, _evicted("evict-settings", "validation", 6, 11, 1)),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "composed")),
     Result("fit", 1, quoted=("fit.md", "fit.json")),

@@ -102,4 +102,5 @@ BLOCKS = {
     "smollm2-training": Block(markdown, ("smollm2-training.json",)),
     "quality-trained-speed": Block(final, ("quality-trained-speed.json",)),
     "quality-locret-settings": Block(final, ("quality-locret-settings.json",)),
+    "quality-evict-settings": Block(final, ("quality-evict-settings.json",)),
 }
