@@ -178,6 +178,11 @@ RESULTS_IN_ORDER = (
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),
+    Result("quality-trained-long", 45, (
+        "python -m benchmarks quality run {work}/trained-long.jsonl --split test --data {data} -m smollm2 "
+        "--plans recipes/quality/trained-long.json -l 4096 -n 100 -w 4 -t niah_single --threads 1",
+        "python -m benchmarks quality table {work}/trained-long.jsonl --out docs/results/quality-trained-long.json",
+    )),
     Result("quality-locret-settings", 90, _evicted("locret-settings", "validation", 6, 11, 1)),
     Result("quality-evict-settings", 90, _evicted("evict-settings", "validation", 6, 11, 1)),
     Result("quality-compute", 20, _quality("compute")),

@@ -101,6 +101,7 @@ BLOCKS = {
     "smollm2-training-said": Block(said, ("smollm2-training.json",)),
     "smollm2-training": Block(markdown, ("smollm2-training.json",)),
     "quality-trained-speed": Block(final, ("quality-trained-speed.json",)),
+    "quality-trained-long": Block(final, ("quality-trained-long.json",)),
     "quality-locret-settings": Block(final, ("quality-locret-settings.json",)),
     "quality-evict-settings": Block(final, ("quality-evict-settings.json",)),
 }
