@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
+from adapters_for_tests import save_adapter
 from learning import keys, log, same, tiny_llm, turns, write
 from models import CONFIGS, small_model
 from tiny import tiny_model
 from tokenizers_for_tests import byte_tokenizer
 from winnow import LLM
-from winnow.errors import InputError
+from winnow.errors import InputError, ModelError
 from winnow.learn import heads_learner
 from winnow.learn.heads import train_heads
 from winnow.learn.heads_learner import HeadsLearner, errors, overlap
@@ -187,6 +188,20 @@ def test_a_bfloat16_model_gets_heads_in_its_dtype(data: Path, tmp_path: Path) ->
     report = train_heads(tiny_llm(dtype="bfloat16"), data, tmp_path / "out", QUICK)
     assert report.record["result"]["loss_last"] < report.record["result"]["loss_first"]
     assert {tensor.dtype for tensor in weights(tmp_path / "out").values()} == {torch.bfloat16}
+
+
+def test_heads_over_an_adapter_name_it(data: Path, tmp_path: Path) -> None:
+    adapter, out = save_adapter(tmp_path / "mine"), tmp_path / "out"
+    record = train_heads(tiny_llm(adapter=adapter), data, out, QUICK).record
+    assert record["base"]["adapter"] == "mine"
+    card = (out / "README.md").read_text(encoding="utf-8")
+    name = record["base"]["name"]
+    assert f"# Retaining heads for {name} with mine" in card
+    assert f'LLM("{name}", adapter="mine", heads="DIRECTORY")' in card
+    tiny_llm(adapter=adapter, heads=out)
+    with pytest.raises(ModelError, match="other weights, perhaps an adapter's"):
+        tiny_llm(heads=out)
+    assert "adapter" not in train(data, tmp_path / "plain").record["base"]
 
 
 def test_texts_longer_than_the_model_or_without_a_prompt_are_left_out(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ class Card:
     def text(self, record: dict[str, Any]) -> str:
         """A Hugging Face model card: what it is, how to use it, how it was made."""
         base, data, result = record["base"]["name"], record["data"], record["result"]
-        held_out = result["held_out"] or {}
+        adapter, held_out = record["base"].get("adapter"), result["held_out"] or {}
+        loaded, named = ("", base) if adapter is None else (f'adapter="{adapter}", ', f"{base} with {adapter}")
         rows: dict[str, Any] = {
             "shape": self.shape,
             "data": f"{data['file']}, {data['samples']:,} {self.items}",
@@ -34,10 +35,11 @@ class Card:
             **{f"held out, {name}": f"{value:.4f}" for name, value in held_out.items()},
             **record["recipe"],
         }
-        about = f"{self.about}.\nThey fit this base model alone and are refused for others."
-        load = f'LLM("{base}", {self.argument}="DIRECTORY")'
+        fit = "base model" if adapter is None else "base model with this adapter"
+        about = f"{self.about}.\nThey fit this {fit} alone and are refused for others."
+        load = f'LLM("{base}", {loaded}{self.argument}="DIRECTORY")'
         use = f'llm.generate("...", plan="{self.plan or record["plan"]}")'
-        return _text(record, (), [self.tag], f"{self.title} for {base}", about, load, use, rows)
+        return _text(record, (), [self.tag], f"{self.title} for {named}", about, load, use, rows)
 
 
 def speed_card(record: dict[str, Any]) -> str:

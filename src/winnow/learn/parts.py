@@ -10,6 +10,7 @@ from winnow.learn.journal import Journal, load_checkpoint
 from winnow.learn.run import Learning, Of, Parts, Progress, Recipe, Report, Run
 from winnow.learn.samples import Samples
 from winnow.learn.saving import metadata, write_metadata
+from winnow.runtime.adapters import adapter_name
 from winnow.runtime.llm import LLM
 
 LIBRARIES = ("torch", "transformers")
@@ -47,6 +48,8 @@ def train_parts(
     about = {**samples.about, "validation": held_out.about} if held_out.about else samples.about
     config = parts.config()
     base = {"name": config.base, "fingerprint": config.fingerprint}
+    if (adapter := adapter_name(llm.model)) is not None:
+        base["adapter"] = adapter
     record = metadata(parts.plan, llm.decoder.shape.layers, base, recipe, about, libraries=LIBRARIES)
     checkpoint = check_resumed(out, record) if resume else None
     learner = parts.learner(config)

@@ -32,8 +32,10 @@ SCALED_BY = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "
 
 @dataclass(frozen=True)
 class Adapted:
-    """Fingerprints of a model with an adapter. values: of its weights as they are then; both: of the two, apart."""
+    """A model with an adapter. name: of the adapter, as `asked_name` has it; values: the fingerprint of its weights as
+    they are then; both: that of the two, apart."""
 
+    name: str
     values: str
     both: str
 
@@ -67,8 +69,20 @@ def fingerprint(model: PreTrainedModel) -> str:
     same packed as dense. With an adapter that `load_adapter` has loaded it is of the model without it and of the
     adapter, merged or beside packed weights, as long as no weight has changed since.
     """
-    now, adapted = _of_values(model), getattr(model, ADAPTED, None)
-    return now if adapted is None or adapted.values != now else str(adapted.both)
+    now = _of_values(model)
+    adapted = _adapted(model, now)
+    return now if adapted is None else adapted.both
+
+
+def adapter_name(model: PreTrainedModel) -> str | None:
+    """What its adapter is called, None for a model without one, or whose weights have changed since."""
+    adapted = _adapted(model, _of_values(model))
+    return None if adapted is None else adapted.name
+
+
+def _adapted(model: PreTrainedModel, now: str) -> Adapted | None:
+    adapted: Adapted | None = getattr(model, ADAPTED, None)
+    return None if adapted is None or adapted.values != now else adapted
 
 
 def _of_values(model: PreTrainedModel) -> str:
@@ -101,8 +115,13 @@ def _rounded(values: torch.Tensor) -> bytes:
 
 def base_name(model: PreTrainedModel) -> str:
     """What to call a model in files that travel: its hub id, or the name of its directory, never a path."""
-    source = model.config.name_or_path or ""
-    return (Path(source).name if Path(source).exists() else source) or type(model).__name__
+    source = model.config.name_or_path
+    return asked_name(source) if source else type(model).__name__
+
+
+def asked_name(source: str | Path) -> str:
+    """What was asked for, in files that travel: a hub id as it is, of a path the last part."""
+    return Path(source).absolute().name if Path(source).exists() else str(source)
 
 
 def dtype_hint(model: PreTrainedModel) -> str:
@@ -158,23 +177,23 @@ def find_adapter(source: str | Path) -> Path:
     return place
 
 
-def load_adapter(model: PreTrainedModel, directory: Path) -> Trained:
+def load_adapter(model: PreTrainedModel, directory: Path, name: str) -> Trained:
     """Merge the adapter in `directory` into `model`, in place, or put it beside packed weights, which it cannot change.
 
-    Sums are rounded once, to the model's dtype.
+    Sums are rounded once, to the model's dtype. name: of the adapter, as `asked_name` has it.
 
     Raises ModelError where it is damaged, cannot be merged, or was trained on another model.
     """
     record, without = read_metadata(directory), fingerprint(model)
     if record is not None and record["base"]["fingerprint"] != without:
         raise ModelError(
-            f"the adapter {directory.name} was trained on {record['base']['name']}, and this model, "
+            f"the adapter {name} was trained on {record['base']['name']}, and this model, "
             f"{model.config.name_or_path or type(model).__name__}, has other weights; load it with its own"
             f"{dtype_hint(model)}"
         )
     (attach if is_packed(model) else _merge)(model, directory)
-    setattr(model, ADAPTED, Adapted(_of_values(model), _of_adapter(without, directory)))
-    return trained_in(directory) or Trained(directory.name)
+    setattr(model, ADAPTED, Adapted(name, _of_values(model), _of_adapter(without, directory)))
+    return trained_in(directory) or Trained(name)
 
 
 def _merge(model: PreTrainedModel, directory: Path) -> None:

@@ -23,7 +23,7 @@ from winnow.kernels.launch import check_process
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.reading import check_text
-from winnow.runtime.adapters import find_adapter, load_adapter, trained_in
+from winnow.runtime.adapters import asked_name, find_adapter, load_adapter, trained_in
 from winnow.runtime.convolutions import Convolutions
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
@@ -124,8 +124,8 @@ class LLM:
             self.trained = None if model in BUNDLED or self.source else trained_in(model)
         else:
             raise ModelError(f"a model is a name, a directory or a PreTrainedModel, not a {type(model).__name__}")
-        if found_adapter is not None:
-            self.trained = load_adapter(self.model, found_adapter)
+        if adapter is not None and found_adapter is not None:
+            self.trained = load_adapter(self.model, found_adapter, asked_name(adapter))
         self.decoder = Decoder(self.model, deterministic=deterministic)
         if heads is not None:
             self.decoder.default_heads = heads
