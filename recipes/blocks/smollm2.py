@@ -104,4 +104,5 @@ BLOCKS = {
     "quality-trained-long": Block(final, ("quality-trained-long.json",)),
     "quality-locret-settings": Block(final, ("quality-locret-settings.json",)),
     "quality-evict-settings": Block(final, ("quality-evict-settings.json",)),
+    "quality-evict": Block(final, ("quality-evict.json",)),
 }

@@ -96,7 +96,8 @@ def locret(said: Said) -> list[Claim]:
             "Untrained heads fail (Table 7)",
             f"`random_heads` with a budget of an eighth of the prompt, {said.cost(heads, 'held')} of full attention's "
             f"units at the end: {said[heads]}",
-            "yes, though no other score stands beside them at this budget; trained heads are not measured",
+            "yes, though no other score stands beside them at this budget; beside trained heads and other scores, at "
+            "4,096 tokens, they are [here](results/trained.md#locret-against-what-else-evicts)",
         )
     ]
 
