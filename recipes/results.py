@@ -97,36 +97,32 @@ def _measured(arms: str, size: str, asked: str = "-m smollm2 -t niah_single") ->
     )
 
 
-def _evicted(arms: str, split: str, single: int, multikey: int, windows: int) -> tuple[str, ...]:
-    """Policies that evict: so many questions of each of two tasks, which two processes may ask at once."""
-    asked = {"a": f"-n {single} -w {windows} -t niah_single", "b": f"-n {multikey} -w 0 -t niah_multikey"}
+def _halves(arms: str, split: str, length: int, asked: dict[str, str], plot: str = "") -> tuple[str, ...]:
+    """Two halves of the questions, which two processes may ask at once, and their table."""
+    files = [f"{{work}}/{arms}-{half}.jsonl" for half in asked]
     return (
         *(
-            f"python -m benchmarks quality run {{work}}/{arms}-{half}.jsonl --split {split} "
-            f"--data {{data}} -m smollm2 --plans recipes/quality/{arms}.json -l 4096 {size} --threads 1"
-            for half, size in asked.items()
+            f"python -m benchmarks quality run {file} --split {split} --data {{data}} -m smollm2 "
+            f"--plans recipes/quality/{arms}.json -l {length} {size} --threads 1"
+            for file, size in zip(files, asked.values(), strict=True)
         ),
-        f"python -m benchmarks quality table {{work}}/{arms}-a.jsonl {{work}}/{arms}-b.jsonl "
-        f"--out docs/results/quality-{arms}.json",
+        f"python -m benchmarks quality table {' '.join(files)} --out docs/results/quality-{arms}.json{plot}",
     )
+
+
+def _evicted(arms: str, split: str, single: int, multikey: int, windows: int) -> tuple[str, ...]:
+    """Policies that evict: so many questions of each of two tasks."""
+    asked = {"a": f"-n {single} -w {windows} -t niah_single", "b": f"-n {multikey} -w 0 -t niah_multikey"}
+    return _halves(arms, split, 4096, asked)
 
 
 def _tested(arms: str, length: int, windows: int, questions: int = 25, picture: bool = True) -> tuple[str, ...]:
-    """Two halves of the tasks, `questions` of each, which two processes may measure at once, and their table."""
-    plot = f" --plot docs/results/quality-{arms}.png" if picture else ""
-
-    def run(half: str, windows: int, tasks: str) -> str:
-        return (
-            f"python -m benchmarks quality run {{work}}/{arms}-{half}.jsonl --split test --data {{data}} -m smollm2 "
-            f"--plans recipes/quality/{arms}.json -l {length} -n {questions} -w {windows} {tasks} --threads 1"
-        )
-
-    return (
-        run("a", windows, "-t niah_single -t banking77_options"),
-        run("b", 0, "-t niah_multikey -t niah_uuids"),
-        f"python -m benchmarks quality table {{work}}/{arms}-a.jsonl {{work}}/{arms}-b.jsonl "
-        f"--out docs/results/quality-{arms}.json{plot}",
-    )
+    """So many questions of each of four tasks."""
+    asked = {
+        "a": f"-n {questions} -w {windows} -t niah_single -t banking77_options",
+        "b": f"-n {questions} -w 0 -t niah_multikey -t niah_uuids",
+    }
+    return _halves(arms, "test", length, asked, f" --plot docs/results/quality-{arms}.png" if picture else "")
 
 
 RESULTS_IN_ORDER = (

@@ -25,7 +25,7 @@ class Card:
         """A Hugging Face model card: what it is, how to use it, how it was made."""
         base, data, result = record["base"]["name"], record["data"], record["result"]
         adapter, held_out = record["base"].get("adapter"), result["held_out"] or {}
-        loaded, named = ("", base) if adapter is None else (f'adapter="{adapter}", ', f"{base} with {adapter}")
+        beside, loaded = ("", "") if adapter is None else (f" with {adapter}", f'adapter="{adapter}", ')
         rows: dict[str, Any] = {
             "shape": self.shape,
             "data": f"{data['file']}, {data['samples']:,} {self.items}",
@@ -35,11 +35,10 @@ class Card:
             **{f"held out, {name}": f"{value:.4f}" for name, value in held_out.items()},
             **record["recipe"],
         }
-        fit = "base model" if adapter is None else "base model with this adapter"
-        about = f"{self.about}.\nThey fit this {fit} alone and are refused for others."
+        about = f"{self.about}.\nThey fit this base model{beside} alone and are refused for others."
         load = f'LLM("{base}", {loaded}{self.argument}="DIRECTORY")'
         use = f'llm.generate("...", plan="{self.plan or record["plan"]}")'
-        return _text(record, (), [self.tag], f"{self.title} for {named}", about, load, use, rows)
+        return _text(record, (), [self.tag], f"{self.title} for {base}{beside}", about, load, use, rows)
 
 
 def speed_card(record: dict[str, Any]) -> str:

@@ -193,7 +193,7 @@ def load_adapter(model: PreTrainedModel, directory: Path, name: str) -> Trained:
         )
     (attach if is_packed(model) else _merge)(model, directory)
     setattr(model, ADAPTED, Adapted(name, _of_values(model), _of_adapter(without, directory)))
-    return trained_in(directory) or Trained(name)
+    return Trained(name, None if record is None else Plan.parse(record["plan"]))
 
 
 def _merge(model: PreTrainedModel, directory: Path) -> None:

@@ -126,8 +126,10 @@ class Step:
         sequence, gate = segment.sequence, segment.sequence.gates.at.get(layer)
         if gate is None:
             return segment, rows
-        waits = gate.waits and segment.known < sequence.prompt
-        visible = segment.visible(layer)
+        if segment.decode and not (gate.decode and segment.ranks):
+            leave_units(self.decoder, gate, segment, rows)
+            return segment, rows
+        waits, visible = gate.waits and segment.known < sequence.prompt, segment.visible(layer)
         going = segment.positions[:0] if waits else self._going(gate, segment, visible)
         if going is None:
             leave_units(self.decoder, gate, segment, rows)
@@ -165,10 +167,7 @@ class Step:
     def _going(self, gate: Gate, segment: Segment, visible: Tensor) -> Tensor | None:
         """Of the visible positions those that go on through a gate; None: all rows, and nothing that an earlier step
         left."""
-        sequence, told = segment.sequence, segment.signals
-        if segment.decode and not (gate.decode and segment.ranks):
-            return None
-        aside = sequence.aside[gate.layer]
+        sequence, told, aside = segment.sequence, segment.signals, segment.sequence.aside[gate.layer]
         entrance = Entrance(
             shape=sequence.shape,
             prompt=sequence.prompt,
