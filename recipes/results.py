@@ -58,6 +58,8 @@ def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
 
 ON_FOUR = "-m smollm2 -t niah_single -t niah_multikey -t niah_uuids -t banking77_options"
 ON_COPIES = "-m smollm2 -t niah_uuids -t niah_single -t niah_multikey"
+# Locret's heads at the better of their two settings on text.
+HEADS = "locret(budget={11/128}, chunk=128, local={1/16}, stabilizers={1/16}, by_head='adaptive')"
 ON_NEEDLE = "-m needle -t passkey -t number -t kv -t multi_needle"
 
 
@@ -114,6 +116,13 @@ def _evicted(arms: str, split: str, single: int, multikey: int, windows: int) ->
     """Policies that evict: so many questions of each of two tasks."""
     asked = {"a": f"-n {single} -w {windows} -t niah_single", "b": f"-n {multikey} -w 0 -t niah_multikey"}
     return _halves(arms, split, 4096, asked)
+
+
+def _compared(arms: str, against: str) -> str:
+    """The same records, told from another arm than full attention."""
+    files = f"{{work}}/{arms}-a.jsonl {{work}}/{arms}-b.jsonl"
+    arm = shlex.quote(against).replace("{", "{{").replace("}", "}}")  # as it is, where directories are put in
+    return f"python -m benchmarks quality table {files} --against {arm} --out docs/results/quality-{arms}-compared.json"
 
 
 def _tested(arms: str, length: int, windows: int, questions: int = 25, picture: bool = True) -> tuple[str, ...]:
@@ -181,7 +190,7 @@ RESULTS_IN_ORDER = (
     )),
     Result("quality-locret-settings", 90, _evicted("locret-settings", "validation", 6, 11, 1)),
     Result("quality-evict-settings", 90, _evicted("evict-settings", "validation", 6, 11, 1)),
-    Result("quality-evict", 75, _evicted("evict", "test", 0, 13, 2)),
+    Result("quality-evict", 75, (*_evicted("evict", "test", 0, 13, 2), _compared("evict", HEADS))),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "composed")),
     Result("fit", 1, quoted=("fit.md", "fit.json")),

@@ -65,7 +65,8 @@ class Table(PlotOptions, Command, runs="benchmarks.quality.command:table"):
 
     records: Files = field(kw_only=False)
     against: str | None = None
-    """The arm from which points are told, such as a control. Default: full attention, as KL and costs always are."""
+    """The arm from which points and differences of KL are told, such as a control. Default: full attention, from which
+    KL itself and costs always are."""
     but_for: tuple[Path, ...] = ()
     """Files of records, any of whose questions is left out, so that what is left is a first look; repeatable."""
 

@@ -60,11 +60,9 @@ def table(options: Table) -> int:
     headers, records = read_all(options.records)
     asked = _asked(options.but_for, headers[0])
     records = [record for record in records if record["kind"] != "answer" or place(record) not in asked]
-    arms = dict.fromkeys(record["arm"] for record in records if record["kind"] == "answer")
+    arms = dict.fromkeys(record["arm"] for record in records if record["kind"] != "refused")
     if options.against is not None and options.against not in arms:
-        raise InputError(
-            f"there are no answers of an arm {options.against!r} to compare with, but of {'; '.join(arms)}"
-        )
+        raise InputError(f"nothing of an arm {options.against!r} to compare with is recorded, but of {'; '.join(arms)}")
     return _shown(options, "quality table", headers, records, complete=True, against=options.against or FULL)
 
 
@@ -145,7 +143,7 @@ def _shown(
     complete: bool,
     against: str = FULL,
 ) -> int:
-    scores, texts = score_rows(records, against), window_rows(records)
+    scores, texts = score_rows(records, against), window_rows(records, against)
     refused = [record for record in records if record["kind"] == "refused"]
     figures = {
         "against": against,

@@ -57,8 +57,9 @@ class ScoreRow:
 class WindowRow:
     """An arm on the windows of a domain (or `ALL`) at a length.
 
-    kl: nats, full attention's distribution of the next token to the arm's; top1: how often both find the same token
-    likeliest. perplexity, perplexity_full: of the text under the arm and under full attention; ratio: of the two.
+    kl: nats, full attention's distribution of the next token to the arm's; difference: from that of the arm that all
+    are compared with, window by window (of full attention, 0). top1: how often both find the same token likeliest.
+    perplexity, perplexity_full: of the text under the arm and under full attention; ratio: of the two.
     """
 
     arm: str
@@ -67,6 +68,7 @@ class WindowRow:
     length: int
     windows: int
     kl: Interval
+    difference: Interval
     top1: Interval
     perplexity: float
     perplexity_full: float
@@ -91,17 +93,18 @@ def score_rows(records: Sequence[Record], against: str = FULL) -> list[ScoreRow]
     return rows
 
 
-def window_rows(records: Sequence[Record]) -> list[WindowRow]:
-    """A row per length, domain and arm, and one per arm over all domains."""
+def window_rows(records: Sequence[Record], against: str = FULL) -> list[WindowRow]:
+    """A row per length, domain and arm, and one per arm over all domains; of windows that full attention and the arm
+    `against`, with whose KL all are compared, have followed."""
     windows = [record for record in records if record["kind"] == "window"]
-    full = {place(record): record for record in windows if record["arm"] == FULL}
+    full, other = ({place(record): record for record in windows if record["arm"] == arm} for arm in (FULL, against))
     rows: list[WindowRow] = []
     for group in _groups(windows, ("length", "arm", "plan")):
-        pairs = [(record, full[place(record)]) for record in group if place(record) in full]
+        pairs = [(each, full[place(each)]) for each in group if place(each) in full and place(each) in other]
         domains = _values(pairs, "domain")
-        rows += [_window_row(domain, [p for p in pairs if p[0]["domain"] == domain]) for domain in domains]
-        if len(domains) > 1:
-            rows.append(_window_row(ALL, pairs))
+        parts = {domain: [pair for pair in pairs if pair[0]["domain"] == domain] for domain in domains}
+        parts |= {ALL: pairs} if len(domains) > 1 else {}
+        rows += [_window_row(domain, part, other) for domain, part in parts.items()]
     return rows
 
 
@@ -169,7 +172,10 @@ def _over_tasks(cells: Sequence[ScoreRow], pairs: Sequence[tuple[Record, Record]
     )
 
 
-def _window_row(domain: str, pairs: Sequence[tuple[Record, Record]]) -> WindowRow:
+def _window_row(
+    domain: str, pairs: Sequence[tuple[Record, Record]], others: dict[tuple[object, ...], Record]
+) -> WindowRow:
+    """pairs: an arm's records and full attention's; others: those to compare with, by their windows."""
     mine = [pair[0] for pair in pairs]
     loss = bootstrap([each["nll_plan"] - each["nll_full"] for each in mine])
     return WindowRow(
@@ -179,6 +185,7 @@ def _window_row(domain: str, pairs: Sequence[tuple[Record, Record]]) -> WindowRo
         length=mine[0]["length"],
         windows=len(mine),
         kl=bootstrap([each["kl"] for each in mine]),
+        difference=bootstrap([each["kl"] - others[place(each)]["kl"] for each in mine]),
         top1=bootstrap([each["top1"] for each in mine]),
         perplexity=math.exp(statistics.fmean(each["nll_plan"] for each in mine)),
         perplexity_full=math.exp(statistics.fmean(each["nll_full"] for each in mine)),

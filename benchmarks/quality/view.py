@@ -21,19 +21,20 @@ SCORES: dict[str, Callable[[ScoreRow], str]] = {
 }
 WINDOWS: dict[str, Callable[[WindowRow], str]] = {
     "KL": lambda row: f"{row.kl.mean:.4f}",
-    "KL, 95 %": lambda row: _range(row.kl, 1, 3) if row.windows > 1 else "",
+    "KL, 95 %": lambda row: _range(row.difference, 1, 3, "..") if row.windows > 1 else "",
     "top-1\n%": lambda row: f"{100 * row.top1.mean:.1f}",
     "per-\nplexity": lambda row: f"{row.perplexity:.2f}",
     "of full\n95 %": lambda row: _range(row.ratio, 1, 3) if row.windows > 1 else "",
     "w": lambda row: str(row.windows),
 }
+COMPARED = {"KL, 95 %": "less its\n95 %"}  # headings where arms are compared with another than full attention
 COSTS = ("rows", "bytes", "after", "held", "units")
 NOTE = (
     "points: from {}, in pairs, with Bonett and Price's interval; *: fewer than "
-    f"{ENOUGH} different questions in a task, no sentence may rest on it. KL(full || arm) of the next token, nats; of "
-    "full: the perplexity over full attention's, w windows resampled. rows computed, bytes: the most held at once, "
-    "after: all at the end, held: units then, units read by decode steps: of full attention's, over questions "
-    "(windows where there are none)"
+    f"{ENOUGH} different questions in a task, no sentence may rest on it. KL(full || arm) of the next token, nats; "
+    "less its: that of the arm that points are from, in pairs; of full: the perplexity over full attention's, "
+    "w windows resampled. rows computed, bytes: the most held at once, after: all at the end, held: units then, units "
+    "read by decode steps: of full attention's, over questions (windows where there are none)"
 )
 
 
@@ -84,10 +85,11 @@ def _of_length(
 
 
 def _overall(scores: dict[str, ScoreRow], windows: dict[str, WindowRow], title: str, against: str) -> RenderableType:
-    table = new_table(title, NOTE.format("full attention" if against == FULL else against))
+    said, headings = ("full attention", {}) if against == FULL else (against, COMPARED)
+    table = new_table(title, NOTE.format(said))
     table.add_column("arm", overflow="fold", min_width=ARM)
     for heading in (*(SCORES if scores else ()), *(WINDOWS if windows else ()), *(f"{cost}\n%" for cost in COSTS)):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(headings.get(heading, heading), justify="right", no_wrap=True)
     for arm in dict.fromkeys((*scores, *windows)):
         answers, text = scores.get(arm), windows.get(arm)
         cells = [show(answers) if answers else "" for show in (SCORES.values() if scores else ())]

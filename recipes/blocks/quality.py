@@ -36,8 +36,7 @@ def _right(cells: dict[tuple[str, str], Record], task: str) -> Column:
 
 
 def points(row: Record) -> str:
-    found = row["difference"]
-    return f"{100 * found['mean']:+.0f} ({100 * found['low']:+.0f} to {100 * found['high']:+.0f})"
+    return ranged(row["difference"], 0, 100, sign="+")
 
 
 def _share(cost: str) -> Column:
@@ -89,6 +88,24 @@ def unseen(told: Record) -> str:
         "full attention's score, in pairs; *: fewer than 100 different questions of a task."
     )
     return f"{table(columns, list(scores.values()))}\n\n{about}"
+
+
+def compared(told: Record) -> str:
+    """Arms beside the one that all are compared with: points, and KL less its own."""
+    scores, windows = by_arm(told["scores"], "task"), by_arm(told["windows"], "domain")
+    against = told["against"]
+    columns: dict[str, Column] = {
+        "plan": code("arm"),
+        "points (95 %)": lambda row: points(scores[row["arm"]]),
+        "KL, less its (95 %)": lambda row: ranged(row["difference"], 3, sign="+"),
+    }
+    rows = [row for arm, row in windows.items() if arm not in ("full", against)]
+    own, first = windows[against], told["headers"][0]
+    about = (
+        f"{first['model']}, {first['split']}, {own['length']:,} tokens; from `{against}`, in pairs: of "
+        f"{scores[against]['questions']} questions, and of {own['windows']} windows, which are resampled."
+    )
+    return f"{table(columns, rows)}\n\n{about}"
 
 
 ORACLE = "oracle: "  # begins the name of an arm that no one would run

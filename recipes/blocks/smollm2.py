@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .quality import by_arm, final, points
+from .quality import by_arm, compared, final, points
 from .tables import Block, Columns, Record, code, count, key, mib, percent, ranged, table
 
 COLUMNS: Columns = {
@@ -105,4 +105,5 @@ BLOCKS = {
     "quality-locret-settings": Block(final, ("quality-locret-settings.json",)),
     "quality-evict-settings": Block(final, ("quality-evict-settings.json",)),
     "quality-evict": Block(final, ("quality-evict.json",)),
+    "quality-evict-compared": Block(compared, ("quality-evict-compared.json",)),
 }

@@ -81,9 +81,9 @@ def scored(record: Record) -> str:
     return f"{100 * record['score']:.1f} ({interval(record)})"
 
 
-def ranged(interval: Record, digits: int, scale: float = 1.0) -> str:
-    """A mean with its 95 % interval: `0.0123 (0.0110 to 0.0135)`."""
-    mean, low, high = (f"{scale * interval[name]:.{digits}f}" for name in ("mean", "low", "high"))
+def ranged(interval: Record, digits: int, scale: float = 1.0, sign: str = "") -> str:
+    """A mean with its 95 % interval: `0.0123 (0.0110 to 0.0135)`. sign: "+" where it is always written."""
+    mean, low, high = (f"{scale * interval[name]:{sign}.{digits}f}" for name in ("mean", "low", "high"))
     return f"{mean} ({low} to {high})"
 
 

@@ -53,7 +53,9 @@ def test_run_choose_run_again_and_merge(bench, tiny, data, tmp_path):
     assert {row["arm"] for row in result.json["scores"]} == {"full", STREAMING}
     compared = bench("quality", "table", tested, "--against", STREAMING, "--json").json
     assert compared["against"] == STREAMING
-    assert {row["difference"]["mean"] for row in compared["scores"] if row["arm"] == STREAMING} == {0.0}
+    rows = [row for kind in ("scores", "windows") for row in compared[kind] if row["arm"] == STREAMING]
+    assert [row["difference"]["mean"] for row in rows] == [0.0] * len(rows)
+    assert "less its" in bench("quality", "table", tested, "--against", STREAMING).out
     first, *others = tested.read_text(encoding="utf-8").splitlines(keepends=True)
     taken = next(line for line in others if '"kind": "answer"' in line)
     before, elsewhere = tmp_path / "before.jsonl", tmp_path / "elsewhere.jsonl"
@@ -67,7 +69,7 @@ def test_run_choose_run_again_and_merge(bench, tiny, data, tmp_path):
     refused = bench("quality", "table", tested, "--but-for", elsewhere)
     assert (refused.code, "has split 'validation' and the records 'test'" in refused.err) == (2, True)
     result = bench("quality", "table", tested, "--against", "other")
-    assert (result.code, "there are no answers of an arm 'other' to compare with, but of full; str" in result.err) == (
+    assert (result.code, "nothing of an arm 'other' to compare with is recorded, but of full; str" in result.err) == (
         2,
         True,
     )

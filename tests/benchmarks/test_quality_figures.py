@@ -120,6 +120,16 @@ def test_windows_by_domain_and_over_all_with_both_perplexities():
     assert rows["pop", ALL].costs["bytes"] == 0.25
 
 
+def test_texts_are_paired_with_another_arm_where_that_is_asked_for():
+    kls = {"full": [0.0, 0.0, 0.0], "control": [0.5, 0.1], "pop": [0.4, 0.3, 0.9]}
+    records = [window(arm, i, kl) for arm, values in kls.items() for i, kl in enumerate(values)]
+    full, control, pop = window_rows(records, against="control")  # which has not followed the third
+    assert (pop.windows, pop.kl.mean) == (2, pytest.approx(0.35))
+    assert [getattr(pop.difference, each) for each in ("mean", "low", "high")] == pytest.approx([0.05, -0.1, 0.2])
+    assert (control.difference, full.difference.mean) == (Interval(0, 0, 0), pytest.approx(-0.3))
+    assert [row.difference == row.kl for row in window_rows(records)] == [True] * 3  # full attention has none
+
+
 GRID = """
 [rows]
 at_most = 0.6
