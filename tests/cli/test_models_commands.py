@@ -67,6 +67,21 @@ def test_an_imported_directory_is_the_model_of_the_file(winnow, file, folder, tm
     torch.testing.assert_close(LLM(tmp_path / "made").logits(ids), LLM(file).logits(ids), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("part", ["speed", "duo"])
+def test_a_file_is_trained_in_floats_and_used_as_it_is(winnow, file, tmp_path, part):
+    """Packed weights have no gradients, and what is trained over floats fits them."""
+    data, out = tmp_path / "data.jsonl", tmp_path / "out"
+    data.write_text('{"prompt": "the cat the cat the", "answer": " cat"}\n' * 4, encoding="utf-8")
+    asked = {"speed": ("--cutoff", 1, "--decode-from", "last:1"), "duo": ("--sink", 1, "--recent", 2)}[part]
+    flags = ("--model", file, "--out", out, "--steps", 2, *asked)
+    refused = winnow("train", part, data, *flags, "--weights", "packed")
+    assert "packed weights have no gradients" in refused.err
+    assert winnow("train", part, data, *flags).code == 0
+    use = {"speed": ("--adapter", out), "duo": ("--plan", f"duo(gates='{out}', sink=1, recent=2)")}[part]
+    used = winnow("run", "the", "--model", file, "--max-tokens", 1, *use)
+    assert used.code == 0, used.err
+
+
 def test_import_takes_an_empty_directory(winnow, file, tmp_path):
     (tmp_path / "made").mkdir()
     assert winnow("import", file, tmp_path / "made").code == 0

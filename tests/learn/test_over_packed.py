@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -174,11 +175,12 @@ def test_checkpointing_changes_no_gradient(name: str) -> None:
 def test_the_models_own_forward_gives_the_loss_and_is_stock_again_afterwards() -> None:
     model, policy = small_model("llama"), Speed(cutoff=2)
     before = stock_logits(model, list(SINGLE.ids))
+    decoder = Decoder(model)
     batch = Batch.of([SINGLE, SEVERAL], "bos", "header")
-    with packed_forward(Decoder(model), policy):
+    with packed_forward(decoder, partial(packed_loss, decoder, policy=policy)):
         alone = model(**vars(batch))["loss"]
         shared = model(**vars(batch), num_items_in_batch=torch.tensor(100))["loss"]
-    with pytest.raises(KeyError), packed_forward(Decoder(model), policy):
+    with pytest.raises(KeyError), packed_forward(decoder, partial(packed_loss, decoder, policy=policy)):
         model(input_ids=batch.input_ids)
     torch.testing.assert_close(alone * 19, shared * 100)  # 13 + 6 supervised tokens
     assert "forward" not in vars(model)

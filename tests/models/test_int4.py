@@ -17,7 +17,7 @@ from packed_models import expanded
 from winnow import LLM
 from winnow.errors import InputError, ModelError
 from winnow.learn.sft import train_speed
-from winnow.models.packed import is_packed, packed_modules
+from winnow.models.packed import PackedLinear, is_packed, packed_modules
 from winnow.policies.compute.speed import Speed
 from winnow.runtime.adapters import fingerprint
 
@@ -127,6 +127,19 @@ def test_an_adapter_beside_packed_weights_is_the_merged_one(settings: dict[str, 
     assert (wanted - packed.logits(IDS)).abs().max() > 1e-2
     for got in (llm.logits(IDS), stock_logits(llm.model, IDS)):
         torch.testing.assert_close(got, wanted, rtol=0, atol=2e-4)
+
+
+def test_what_a_file_has_as_floats_gets_the_sum(tmp_path: Path) -> None:
+    """Matrices of one file may be of several types, and an adapter is for all of them."""
+    kinds = {"attn_v": T.F16, "ffn_down": T.BF16}
+    file = write_model(tmp_path / "m.gguf", "llama", lambda name: kinds.get(name.split(".")[-2], T.Q8_0)).path
+    wanted = stock_logits(save_adapter(LLM(file, weights="dense", dtype="float32").model, tmp_path / "adapter"), IDS)
+    plain = LLM(file, weights="packed", dtype="float32").logits(IDS)
+    llm = LLM(file, weights="packed", dtype="float32", adapter=tmp_path / "adapter")
+    assert (wanted - plain).abs().max() > 0.1
+    torch.testing.assert_close(llm.logits(IDS), wanted, rtol=0, atol=2e-4)
+    kept = {type(llm.model.model.layers[0].self_attn.get_submodule(f"{name}_proj")) for name in "qv"}
+    assert kept == {PackedLinear, torch.nn.Linear}
 
 
 def test_a_fingerprint_names_the_adapter_whether_it_is_merged_or_beside(file: Path, tmp_path: Path) -> None:

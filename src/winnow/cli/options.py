@@ -76,6 +76,10 @@ class ModelOptions(HeldOptions):
 
         return load_model(self, **instead)
 
+    def load_floats(self, **instead: Any) -> "LLM":
+        """The same in floats, through which gradients pass, unless other weights are asked for."""
+        return self.load(weights="dense" if self.weights == "auto" else self.weights, **instead)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterOptions(ModelOptions):

@@ -79,7 +79,7 @@ def _heads(options: Heads, name: str, target: Target, parameters: str) -> int:
 
 def duo(options: Duo) -> int:
     """Train gates; returns the exit code."""
-    run = partial(train_gates, options.load(), recipe=options.recipe, validation=options.validation)
+    run = partial(train_gates, options.load_floats(), recipe=options.recipe, validation=options.validation)
     return _train(options, "duo", run, GATES, "gates")
 
 
@@ -92,7 +92,7 @@ def indexer(options: Indexer) -> int:
 def lococo(options: LoCoCo) -> int:
     """Train convolutions; returns the exit code."""
     recipe = options.recipe
-    llm = options.load(weights="dense" if options.weights == "auto" else options.weights)  # gradients pass through
+    llm = options.load_floats()
     shown = f"budget={recipe.budget}, chunk={recipe.chunk}, convolutions"
     return _train(options, "lococo", partial(train_convolutions, llm, recipe=recipe), CONVOLUTIONS, shown)
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+ORIGIN = {"begin": "begun with", "teacher": "learnt from what is said, all layers computed, by"}
+
 
 @dataclass(frozen=True)
 class Card:
@@ -50,6 +52,7 @@ def speed_card(record: dict[str, Any]) -> str:
     rows: dict[str, Any] = {
         "plan": f"`{plan}`",
         "layers": record["layers"],
+        **{what: record[name] for name, what in ORIGIN.items() if name in record},
         "data": f"{data['file']}, {data['conversations']:,} conversations, {data['supervised']:,} supervised tokens",
         "steps": f"{result['steps']:,}",
         "tokens read": f"{result['tokens']:,}",

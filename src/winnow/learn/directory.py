@@ -66,7 +66,7 @@ def _identity(record: dict[str, Any]) -> dict[str, Any]:
     known = {name: record.get(name, {}) for name in ("base", "recipe", "data")}
     lora = known["recipe"].get("lora") or {}
     return {
-        "plan": record.get("plan"),
+        **{name: record.get(name) for name in ("plan", "begin", "teacher")},
         "model": known["base"].get("fingerprint"),
         "data": known["data"].get("sha256"),
         "validation": (known["data"].get("validation") or {}).get("sha256"),

@@ -16,7 +16,7 @@ from winnow.runtime.decoder import Decoder
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Conversations, and what the model, all layers computed, said of each before it learnt anything.
+    """Conversations, and what the model, all layers computed, said of each before it learnt anything, or what teaches.
 
     before: [supervised, vocab] float32 log-probabilities of each conversation, on the CPU: vocab * 4 bytes a
     supervised token.

@@ -5,7 +5,7 @@ turn are gathered, each turn a segment of its own, and only these go on. No row 
 the cutoff for a prompt token that is no anchor, so no gradient can reach it there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -52,19 +52,18 @@ def packed_logits(decoder: Decoder, batch: Batch, policy: Speed, *, checkpointin
 
 
 @contextmanager
-def packed_forward(decoder: Decoder, policy: Speed, *, checkpointing: bool = False) -> Iterator[None]:
+def packed_forward(decoder: Decoder, loss: Callable[[Batch], Tensor]) -> Iterator[None]:
     """Within: calling the decoder's model with the fields of a Batch gives {"loss": ...}, also through wrappers.
 
-    The loss is the sum over supervised tokens, divided by `num_items_in_batch`: of all batches of an optimizer step.
-    After, also after an error, the model is stock again.
+    loss: of a batch, the sum over supervised tokens; what is given is divided by `num_items_in_batch`: of all batches
+    of an optimizer step. After, also after an error, the model is stock again.
     """
 
     def forward(num_items_in_batch: Tensor | float | None = None, **keywords: Any) -> dict[str, Tensor]:
         batch = Batch(**{name: keywords[name] for name in Batch.__dataclass_fields__})
         decoder.tree.train(model.training)  # a trainer changes the mode of the model that it holds
-        loss = packed_loss(decoder, batch, policy, checkpointing=checkpointing)
         count = (batch.labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
-        return {"loss": loss / count}
+        return {"loss": loss(batch) / count}
 
     model: Any = decoder.model
     with decoder.driving():

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 import winnow
 from winnow.learn.cards import speed_card
+from winnow.learn.teacher import LEARNER
 from winnow.plan import Plan
 from winnow.runtime.adapters import METADATA
 
@@ -72,6 +73,6 @@ def save(out: Path, model: Any, tokenizer: PreTrainedTokenizerBase, record: dict
         tokenizer.save_pretrained(out)
     else:
         model.peft_config["default"].base_model_name_or_path = record["base"]["name"]
-        model.save_pretrained(out, save_embedding_layers=False)
+        model.save_pretrained(out, save_embedding_layers=False, selected_adapters=[LEARNER])
     write_metadata(out, record)
     (out / "README.md").write_text(speed_card(record), encoding="utf-8")

@@ -22,13 +22,14 @@ from winnow.learn.chat import Conversation, read_conversations
 from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoints
 from winnow.learn.held_out import HeldOut
 from winnow.learn.journal import LOG
-from winnow.learn.packed import packed_forward
+from winnow.learn.packed import packed_forward, packed_loss
 from winnow.learn.peak import peak_bytes
 from winnow.learn.recipe import ALL_LINEAR, Lora, Recipe
 from winnow.learn.rows import segments
 from winnow.learn.run import Progress, silent
 from winnow.learn.run import Report as Made
 from winnow.learn.saving import Result, metadata, save, write_metadata
+from winnow.learn.teacher import Origin, distilled_loss
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.policies.compute.speed import Speed
@@ -53,6 +54,8 @@ def train_speed(
     *,
     resume: bool = False,
     validation: Path | None = None,
+    begin: str | None = None,
+    teacher: str | None = None,
     progress: Callable[[Progress], None] = silent,
 ) -> Report:
     """Train a model, or LoRA adapters for it, to answer under `policy`; see `read_conversations` for the data.
@@ -66,12 +69,17 @@ def train_speed(
         recipe: None: the defaults.
         resume: go on from the last checkpoint in `out`, with the same data, recipe and policy.
         validation: more data, which nothing is learnt from: the loss on it, and the KL divergence from what the model
-            said before with all layers computed, go into the log and the result. See `HeldOut` for its memory.
+            says without adapters, or else its teacher, all layers computed, go into the log and the result. See
+            `HeldOut` for its memory.
+        begin: an adapter, whose weights are gone on from; as `LLM` takes one. None: fresh ones.
+        teacher: an adapter that was trained at full depth, or "base", the model without any: the loss is the KL
+            divergence from what it says, all layers computed, and not the cross-entropy. None: nobody.
         progress: called after every optimizer step.
     Raises:
-        InputError: the data, the recipe or the output directory cannot be used, or the loss is no number any more.
-        ModelError: the weights are packed. PlanError: the policy does not fit the model. MissingExtraError: peft or
-            accelerate is not installed.
+        InputError: the data, the recipe, an adapter or the output directory cannot be used, or the loss is no number
+            any more.
+        ModelError: the weights are packed, or an adapter is none or is another model's. PlanError: the policy does not
+            fit the model. MissingExtraError: peft or accelerate is not installed.
     """
     if is_packed(model):
         raise ModelError("packed weights have no gradients; load the model with weights='dense' to train it")
@@ -82,16 +90,17 @@ def train_speed(
     if not resume:
         check_fresh(out)
     _check(model, tokenizer, policy, recipe)
+    base = {"name": base_name(model), "fingerprint": fingerprint(model)}
+    origin = Origin.of(begin, teacher, base, recipe.lora)
     longest = recipe.length or decoder.shape.max_positions
     read, about = _read(data, tokenizer, longest, policy, decoder)
     held_out: list[Conversation] = []
     if validation is not None:
         held_out, about["validation"] = _read(validation, tokenizer, longest, policy, decoder)
-    base = {"name": base_name(model), "fingerprint": fingerprint(model)}
-    record = metadata(plan_of(policy, decoder), decoder.shape.layers, base, recipe, about)
+    record = metadata(plan_of(policy, decoder), decoder.shape.layers, base, recipe, about) | origin.to_dict()
     checkpoint = check_resumed(out, record) if resume else None
-    with _trainable(model, recipe) as learner:
-        result, main = _learn(model, learner, read, held_out, policy, recipe, out, record, checkpoint, progress)
+    with _trainable(model, recipe, origin) as learner:
+        result, main = _learn(model, learner, origin, read, held_out, policy, recipe, out, record, checkpoint, progress)
         record["result"] = dataclasses.asdict(result)
         if main:
             save(out, learner, tokenizer, record)
@@ -102,6 +111,7 @@ def train_speed(
 def _learn(
     model: PreTrainedModel,
     learner: Any,
+    origin: Origin,
     conversations: list[Conversation],
     held_out: list[Conversation],
     policy: Speed,
@@ -123,9 +133,12 @@ def _learn(
         write_metadata(out, record)
     begin = time.monotonic()
     decoder = Decoder(model)  # Trainer may have moved the model: another than the one that checked it
+    other = origin.compared(learner, model)
     if held_out:
-        watch.judge = partial(HeldOut.of(decoder, policy, held_out).figures, decoder, policy)
-    with packed_forward(decoder, policy, checkpointing=recipe.checkpointing):
+        watch.judge = partial(HeldOut.of(other, policy, held_out).figures, decoder, policy)
+    loss = partial(distilled_loss, teacher=other) if origin.taught else packed_loss
+    settings: dict[str, Any] = {"policy": policy, "checkpointing": recipe.checkpointing}
+    with packed_forward(decoder, partial(loss, decoder, **settings)):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return watch.result(trainer.state, time.monotonic() - begin, peak_bytes(decoder.device)), main
 
@@ -168,13 +181,15 @@ def _check_rows(conversations: list[Conversation], policy: Speed, decoder: Decod
 
 
 @contextmanager
-def _trainable(model: PreTrainedModel, recipe: Recipe) -> Iterator[Any]:
+def _trainable(model: PreTrainedModel, recipe: Recipe, origin: Origin) -> Iterator[Any]:
     """The model with adapters inside, which are gone afterwards, or the model itself, all of it to be trained."""
     before = [parameter.requires_grad for parameter in model.parameters()]
     parameters = list(model.parameters())
     set_seed(recipe.seed)
     learner: Any = model.requires_grad_(True) if recipe.lora is None else _with_adapters(model, recipe.lora)
     try:
+        if recipe.lora is not None:
+            origin.place(learner, recipe.lora)
         yield learner
     finally:
         if recipe.lora is not None:

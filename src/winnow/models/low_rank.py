@@ -1,4 +1,4 @@
-"""LoRA adapters beside packed weights: their products are added, since packed weights cannot take a sum."""
+"""LoRA adapters of packed models: products are added beside packed weights, which cannot take a sum; floats can."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from winnow.errors import ModelError
@@ -20,10 +20,12 @@ DOWN, UP = ".lora_A.weight", ".lora_B.weight"
 WAY_OUT = "load the model with weights='dense'"
 
 
+@torch.no_grad()
 def attach(model: PreTrainedModel, directory: Path) -> None:
-    """Add the adapter in `directory` to the packed linear layers of `model`: y += scale * up (down x).
+    """Add the adapter in `directory` to the linear layers of `model`: y += scale * up (down x). Those that a file has
+    as floats get the sum, rounded once.
 
-    Raises ModelError where it is damaged, no plain LoRA, or made for layers that are not packed or of another shape.
+    Raises ModelError where it is damaged, no plain LoRA, or made for other layers or shapes.
     """
     name, settings = f"the adapter {directory.name}", read_object(directory / ADAPTER)
     _check_plain(settings, name)
@@ -32,7 +34,7 @@ def attach(model: PreTrainedModel, directory: Path) -> None:
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{directory}: {WEIGHTS} is damaged ({error}); download it again") from error
     check_finite(tensors.items(), name)
-    pairs: dict[str, tuple[PackedLinear, Tensor, Tensor]] = {}
+    pairs: dict[str, tuple[PackedLinear | nn.Linear, Tensor, Tensor]] = {}
     for key in [key for key in tensors if key.endswith(DOWN)]:
         layer = key.removeprefix(PREFIX).removesuffix(DOWN)
         down, up = tensors.pop(key), tensors.pop(key.removesuffix(DOWN) + UP, torch.empty(0, 0))
@@ -41,7 +43,10 @@ def attach(model: PreTrainedModel, directory: Path) -> None:
         raise ModelError(f"{name} holds {min(tensors, default='nothing')}, which packed weights cannot take; {WAY_OUT}")
     for layer, (module, down, up) in pairs.items():
         scaled = up.float() * _scale(settings, layer, len(down))
-        module.adapt(down.to(model.device, model.dtype), scaled.to(model.device, model.dtype))
+        if isinstance(module, PackedLinear):
+            module.adapt(down.to(model.device, model.dtype), scaled.to(model.device, model.dtype))
+        else:
+            module.weight.copy_(module.weight.float() + (scaled @ down.float()).to(module.weight.device))
 
 
 def _check_plain(settings: dict[str, Any], name: str) -> None:
@@ -61,15 +66,17 @@ def _check_plain(settings: dict[str, Any], name: str) -> None:
             raise ModelError(f"{name} sets {key}, which packed weights cannot take; {WAY_OUT}")
 
 
-def _checked(model: PreTrainedModel, layer: str, down: Tensor, up: Tensor, name: str) -> PackedLinear:
+def _checked(model: PreTrainedModel, layer: str, down: Tensor, up: Tensor, name: str) -> PackedLinear | nn.Linear:
     try:
         module = model.get_submodule(layer)
     except AttributeError as error:
         raise ModelError(f"{name} is for {layer}, which the model does not have; use it with its own model") from error
-    if not isinstance(module, PackedLinear):
-        raise ModelError(f"{name} changes {layer}, which is not packed; {WAY_OUT}")
-    if (up.shape[0], down.shape[1]) != module.packed.shape or up.shape[1] != len(down):
-        raise ModelError(f"{name}: its tensors for {layer} do not fit a layer of {list(module.packed.shape)}")
+    shared = getattr(model.get_input_embeddings(), "weight", None)
+    if not isinstance(module, (PackedLinear, nn.Linear)) or getattr(module, "weight", module) is shared:
+        raise ModelError(f"{name} changes {layer}, which is no linear layer with weights of its own; {WAY_OUT}")
+    size = module.out_features, module.in_features
+    if (up.shape[0], down.shape[1]) != size or up.shape[1] != len(down):
+        raise ModelError(f"{name}: its tensors for {layer} do not fit a layer of {list(size)}")
     return module
 
 

@@ -60,8 +60,13 @@ class Speed(Training, ModelOptions, Command, runs="winnow.cli.train_speed:speed"
     """Above the cutoff, tokens see anchors and themselves."""
     full: bool = False
     """Train all parameters, not LoRA adapters."""
+    begin: str | None = None
+    """Go on from the weights of an adapter: a directory, a bundled one, or a hub id."""
+    teacher: str | None = None
+    """Learn what an adapter of all layers says of every token of an answer, or "base", the model without one, and not
+    the tokens themselves."""
     validation: Path | None = None
-    """More data, to measure on and not to learn from: its loss, and KL from the model as it was."""
+    """More data, to measure on and not to learn from: its loss, and KL from the teacher, or the model as it was."""
     recipe: Annotated[Recipe, Parameter(name="*")] = field(default_factory=Recipe)
 
 
