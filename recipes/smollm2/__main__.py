@@ -5,30 +5,31 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from recipes.smollm2.conversations import write_conversations
+from recipes.smollm2.conversations import TAUGHT, TRAINED, write_conversations
 
 from winnow import LLM
 
-LENGTH = (2048, 4096)  # tokens of a conversation
 SEED = 0
 
 
 def main() -> None:
-    """Parse the flags, and write train.jsonl and held-out.jsonl, whichever is not there."""
+    """Parse the flags, and write train.jsonl, taught.jsonl and held-out.jsonl, whichever is not there."""
     parser = argparse.ArgumentParser(prog="python -m recipes.smollm2", description=__doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="of books, textbooks and docs, .txt.xz; and in val/")
     parser.add_argument("--out", type=Path, required=True, help="a directory for what is written")
     parser.add_argument("--model", default="smollm2", help="whose tokens are counted; default %(default)s")
     parser.add_argument("--count", type=int, default=1200, help="conversations to train on; default %(default)s")
+    parser.add_argument("--taught", type=int, default=480, help="conversations for a teacher; default %(default)s")
     parser.add_argument("--held-out", type=int, default=48, help="conversations to watch with; default %(default)s")
     flags = parser.parse_args()
     tokenizer = LLM(flags.model).tokenizer
     assert tokenizer is not None
-    for name, corpus, count in (
-        ("train", flags.corpus, flags.count),
-        ("held-out", flags.corpus / "val", flags.held_out),
+    for name, corpus, count, mix in (
+        ("train", flags.corpus, flags.count, TRAINED),
+        ("taught", flags.corpus, flags.taught, TAUGHT),
+        ("held-out", flags.corpus / "val", flags.held_out, TRAINED),
     ):
-        write_conversations(corpus, flags.out / f"{name}.jsonl", tokenizer, count=count, length=LENGTH, seed=SEED)
+        write_conversations(corpus, flags.out / f"{name}.jsonl", tokenizer, count=count, mix=mix, seed=SEED)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import json
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from recipes.needle.corpus import read_documents
@@ -23,9 +24,8 @@ from winnow.tasks.haystack import Haystack
 CHARACTERS = {"books": 24_000_000, "textbooks": 8_000_000, "docs": 4_000_000}  # of text read
 LEAST = 18_000  # characters of a document: 4,096 tokens
 WORD = re.compile(r"\b[a-z]{4,10}\b")
-KINDS, SHARES = ("facts", "sentences", "which", "continued"), (50, 20, 12, 18)
+KINDS = ("facts", "sentences", "which", "continued")
 MADE = 0.92  # of the tokens asked for: the rest is what a template and estimates take
-CONTINUED = 160  # tokens of a continuation
 MOST = 12  # questions about a text
 
 GO_ON = "Go on with this text."
@@ -36,24 +36,40 @@ BEHIND = "Which sentence stands right behind this one? {sentence}"
 Turns = list[tuple[str, str]]
 
 
+@dataclass(frozen=True)
+class Mix:
+    """What conversations are drawn from. seed: begins the names of their generators. shares: of `KINDS`; continued: the
+    least tokens of a continuation; length: the least and the most tokens of a conversation."""
+
+    seed: str
+    shares: tuple[int, int, int, int]
+    continued: int
+    length: tuple[int, int]
+
+
+TRAINED = Mix("", (50, 20, 12, 18), 160, (2048, 4096))
+# From a teacher a token of text is as much to learn as one of an answer: most are texts that go on, and shorter.
+TAUGHT = Mix("taught/", (25, 10, 5, 60), 512, (1536, 2560))
+
+
 def write_conversations(
-    corpus: Path, out: Path, tokenizer: PreTrainedTokenizerBase, *, count: int, length: tuple[int, int], seed: int
+    corpus: Path, out: Path, tokenizer: PreTrainedTokenizerBase, *, count: int, seed: int, mix: Mix = TRAINED
 ) -> None:
     """Write `count` conversations unless they are there; a seed writes the same again, as a larger count begins.
 
-    corpus: holds the files of `CHARACTERS`, .txt.xz, documents separated by <|endoftext|>. length: the least and the
-    most tokens of a conversation. Raises InputError where a file holds too little.
+    corpus: holds the files of `CHARACTERS`, .txt.xz, documents separated by <|endoftext|>. Raises InputError
+    where a file holds too little.
     """
     if out.exists():
         return
     texts = {name: _haystacks(corpus / f"{name}.txt.xz", most) for name, most in CHARACTERS.items()}
     lines = []
     for index in track(range(count), "writing conversations"):
-        rng = random.Random(f"{seed}/{index}")
+        rng = random.Random(f"{mix.seed}{seed}/{index}")
         source = rng.choices(list(texts), [2, 1, 1])[0]
         turns: Turns = []
         while not turns:  # there are texts of which a kind makes nothing, such as long tables
-            turns = draw_turns(rng, *rng.sample(texts[source], 2), tokenizer, rng.randint(*length))
+            turns = draw_turns(rng, *rng.sample(texts[source], 2), tokenizer, mix)
         messages = []
         for question, reply in turns:
             messages += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
@@ -70,15 +86,15 @@ def _haystacks(file: Path, characters: int) -> list[Haystack]:
 
 
 def draw_turns(
-    rng: random.Random, text: Haystack, other: Haystack, tokenizer: PreTrainedTokenizerBase, tokens: int
+    rng: random.Random, text: Haystack, other: Haystack, tokenizer: PreTrainedTokenizerBase, mix: Mix
 ) -> Turns:
-    """Questions and answers of about `tokens` tokens in all, the first of which has the text before or behind it; none
-    where the text is not of that kind."""
-    kind = rng.choices(KINDS, SHARES)[0]
+    """Questions and answers of about as many tokens in all as `mix` says, the first of which has the text before or
+    behind it; none where the text is not of that kind."""
+    tokens, kind = rng.randint(*mix.length), rng.choices(KINDS, mix.shares)[0]
     if kind == "continued":
         sentences, counts = text.run(rng, int(MADE * tokens), tokenizer)
         kept = len(sentences)
-        while kept > 1 and sum(counts[kept - 1 :]) < CONTINUED:
+        while kept > 1 and sum(counts[kept - 1 :]) < mix.continued:
             kept -= 1
         rest = "".join(sentences[kept:]).strip()
         return [(f"{GO_ON}\n\n" + "".join(sentences[:kept]).rstrip(), rest)] if rest else []

@@ -7,6 +7,7 @@ and gets a directory of its name in --out; beside it are its picture and what wa
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import shutil
 import subprocess
@@ -22,19 +23,29 @@ from safetensors.torch import load_file, save_file
 from winnow.learn.directory import last_checkpoint
 from winnow.runtime.adapters import read_metadata
 
+NAMED = re.compile(r"{([\w-]+)}")
 ADAPTER = "--batch 2 --learning-rate 3e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 300"
+TAUGHT = "--batch 1 --accumulate 2 --learning-rate 2e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 120"
 HEADS = "--width 256 --length 4096 --updates 32 --learning-rate 1e-3 --warmup 0.1 --validate-every 80"
 ZAP = "--width 256 --length 4096 --dtype bfloat16 --bf16 --validate-every 500"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A name, what `winnow train` is asked for, the optimizer's steps, and the part whose model it is trained over."""
+    """A name, what `winnow train` is asked for, the optimizer's steps, and the file that is learnt from.
+
+    asked: with the names of parts that have to be there in braces, for their directories.
+    """
 
     name: str
     asked: str
     steps: int
-    over: str | None = None
+    data: str = "train"
+
+    @property
+    def needs(self) -> set[str]:
+        """Parts that have to be there."""
+        return set(NAMED.findall(self.asked))
 
 
 PARTS = (
@@ -46,8 +57,10 @@ PARTS = (
     Part("heads", f"locret {HEADS}", 240),
     Part("zap", f"kvzap {ZAP}", 800),
     Part("gates", "duo --dtype bfloat16 --validate-every 100", 400),
-    Part("long-heads", f"locret {HEADS}", 240, over="long"),
-    Part("speed-23-heads", f"locret {HEADS}", 240, over="speed-23"),
+    Part("long-heads", f"locret {HEADS} --adapter {{long}}", 240),
+    Part("speed-23-heads", f"locret {HEADS} --adapter {{speed-23}}", 240),
+    # The control teaches, so that what is left between the two is what a prompt in fewer layers cannot say.
+    Part("speed-23-taught", f"speed --cutoff 23 --begin {{speed-23}} --teacher {{long}} {TAUGHT}", 240, "taught"),
 )
 
 
@@ -64,14 +77,15 @@ def main() -> None:
     flags = parser.parse_args()
     chosen = [part for part in PARTS if not flags.only or part.name in flags.only]
     for part in chosen:
-        if part.over and part.over not in (each.name for each in chosen) and not _done(flags.out / part.over):
-            parser.error(f"{part.name} is trained over {part.over}, which is not in {flags.out}: add it to --only")
+        lacking = part.needs - {each.name for each in chosen}
+        if missing := [name for name in sorted(lacking) if not _done(flags.out / name)]:
+            parser.error(f"{part.name} needs {', '.join(missing)}, not in {flags.out}: add what is missing to --only")
     if failed := train(chosen, flags.data, flags.out, flags.model, flags.steps, flags.processes):
         sys.exit(f"{failed.name} failed; its last lines are in {flags.out / failed.name}.txt")
 
 
 def train(parts: Sequence[Part], data: Path, out: Path, model: str, steps: int | None, processes: int) -> Part | None:
-    """Run what is not done, in order, each after the part that it is over; returns the first that failed.
+    """Run what is not done, in order, each after the parts that it needs; returns the first that failed.
 
     Those that run go on to their end when one has failed.
     """
@@ -91,7 +105,7 @@ def train(parts: Sequence[Part], data: Path, out: Path, model: str, steps: int |
                     halve(out / part.name)
                 print(f"{part.name}: {'failed' if process.returncode else 'done'}", flush=True)
         under = {part.name for part in running}
-        ready = [part for part in waiting if part.over is None or (part.over not in under and _done(out / part.over))]
+        ready = [part for part in waiting if all(name not in under and _done(out / name) for name in part.needs)]
         for part in ready[: 0 if failed else processes - len(running)]:
             waiting.remove(part)
             running[part] = _start(command(part, data, out, model, steps), out / f"{part.name}.txt")
@@ -104,9 +118,9 @@ def command(part: Part, data: Path, out: Path, model: str, steps: int | None) ->
     made = out / part.name
     if not (resume := last_checkpoint(made) is not None):
         shutil.rmtree(made, ignore_errors=True)  # stopped before anything was worth keeping
-    line = ["train", *shlex.split(part.asked), "--model", model, "--steps", str(steps or part.steps)]
-    line += ["--adapter", str(out / part.over)] if part.over else []
-    line += [str(data / "train.jsonl"), "--validation", str(data / "held-out.jsonl"), "--out", str(made)]
+    asked = [NAMED.sub(lambda found: str(out / found[1]), word) for word in shlex.split(part.asked)]
+    line = ["train", *asked, "--model", model, "--steps", str(steps or part.steps)]
+    line += [str(data / f"{part.data}.jsonl"), "--validation", str(data / "held-out.jsonl"), "--out", str(made)]
     return [*line, "--plot", str(out / f"{part.name}.png"), *(["--resume"] if resume else [])]
 
 

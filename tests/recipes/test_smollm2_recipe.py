@@ -5,6 +5,8 @@ import lzma
 import random
 import re
 import sys
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -98,9 +100,10 @@ def test_lengths_and_seeds(halves, tokenizer, tmp_path):
     for name in said.CHARACTERS:
         with lzma.open(tmp_path / f"{name}.txt.xz", "wt") as file:
             file.write("".join(f"{''.join(half.sentences)}\n<|endoftext|>\n" for half in halves))
+    mix = replace(said.TRAINED, length=(700, 900))
     for name, count in (("few", 6), ("more", 12)):
         out = tmp_path / f"{name}.jsonl"
-        said.write_conversations(tmp_path, out, tokenizer, count=count, length=(700, 900), seed=3)
+        said.write_conversations(tmp_path, out, tokenizer, count=count, seed=3, mix=mix)
     few, more = (tmp_path / f"{name}.jsonl" for name in ("few", "more"))
     assert more.read_text().startswith(few.read_text())
     tokens = []
@@ -113,7 +116,7 @@ def test_lengths_and_seeds(halves, tokenizer, tmp_path):
     with lzma.open(tmp_path / "docs.txt.xz", "wt") as file:
         file.write("Short.\n<|endoftext|>\n")
     with pytest.raises(InputError, match=r"docs.txt.xz holds 0 documents of 18,000 characters; give at least 2"):
-        said.write_conversations(tmp_path, tmp_path / "none.jsonl", tokenizer, count=1, length=(700, 900), seed=3)
+        said.write_conversations(tmp_path, tmp_path / "none.jsonl", tokenizer, count=1, seed=3, mix=mix)
 
 
 def test_parts_are_trained_each_over_its_own_and_once(tmp_path, capsys):
@@ -121,7 +124,7 @@ def test_parts_are_trained_each_over_its_own_and_once(tmp_path, capsys):
     asked = [[{"role": "user", "content": "".join(text)}, {"role": "assistant", "content": "Yes."}] for text in texts]
     for name in ("train", "held-out"):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"messages": turns}) for turns in asked))
-    heads = parts.Part("heads", "locret --width 4", 2, over="long")
+    heads = parts.Part("heads", "locret --width 4 --adapter {long}", 2)
     long = parts.Part("long", "speed --cutoff 1.0 --batch 1 --lora.rank 1 --lora.targets q_proj", 1)
     (tmp_path / "out" / "long").mkdir(parents=True)
     (tmp_path / "out" / "long" / "log.jsonl").touch()  # stopped before its first checkpoint
@@ -149,13 +152,18 @@ def test_parts_are_trained_each_over_its_own_and_once(tmp_path, capsys):
 
 
 def test_every_part_is_a_command_of_train(tmp_path):
-    """Its options are known, and what it is trained over comes before it."""
+    """Its options are known, and what it needs comes before it."""
     seen = set()
     for part in parts.PARTS:
-        assert part.over is None or part.over in seen
+        assert part.needs <= seen
         seen.add(part.name)
         told = parts.command(part, tmp_path, tmp_path, "smollm2", None)
         _, bound, _ = app.parse_args(told, exit_on_error=False, print_error=False)
         assert bound.arguments
+    [taught] = [part for part in parts.PARTS if part.name == "speed-23-taught"]
+    told = parts.command(taught, tmp_path, tmp_path, "smollm2", None)
+    given = dict(pairwise(told))
+    assert (given["--begin"], given["--teacher"]) == (str(tmp_path / "speed-23"), str(tmp_path / "long"))
+    assert str(tmp_path / "taught.jsonl") in told
     with pytest.raises(CycloptsError):
         app.parse_args([*told, "--other", "1"], exit_on_error=False, print_error=False)
