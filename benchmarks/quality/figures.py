@@ -13,6 +13,7 @@ from benchmarks.quality.arms import FULL
 from benchmarks.quality.records import Record
 from winnow.evaluation.accuracy import Z95
 
+Places = dict[tuple[object, ...], Record]  # by which question or window it is; see `place`
 ALL = "all"  # tasks, or domains
 ENOUGH = 100  # different questions behind a figure that a sentence may rest on
 COSTS = {  # of full attention's: what is counted of an arm, and what of full attention that is told from its own record
@@ -88,8 +89,9 @@ def score_rows(records: Sequence[Record], against: str = FULL) -> list[ScoreRow]
     for group in _groups(answers, ("length", "arm", "plan")):
         pairs = [(each, full[place(each)]) for each in group if place(each) in full and place(each) in other]
         tasks = [[pair for pair in pairs if pair[0]["task"] == task] for task in _values(pairs, "task")]
-        cells = [_score_row(cell, [other[place(mine)] for mine, _ in cell]) for cell in tasks]
-        rows += [*cells, _over_tasks(cells, pairs)] if len(cells) > 1 else cells
+        spreads = [_differences(cell, other) for cell in tasks]
+        cells = [_score_row(*each, other) for each in zip(tasks, spreads, strict=True)]
+        rows += [*cells, _over_tasks(cells, spreads, pairs)] if len(cells) > 1 else cells
     return rows
 
 
@@ -115,10 +117,17 @@ def paired_interval(differences: Sequence[float]) -> Interval:
     of scores of 0 and 1 that of Bonett and Price, Journal of Educational and Behavioral Statistics 37 (2012), which
     also holds where hardly any pair differs. Other scores differ by less: there it is wide.
     """
-    given = np.array(differences)
-    values = np.append(given, (1.0, -1.0))
-    middle, half = float(values.mean()), Z95 * float(values.std()) / math.sqrt(len(values))
-    return Interval(float(given.mean()), max(-1.0, middle - half), min(1.0, middle + half))
+    return mean_interval([differences])
+
+
+def mean_interval(tasks: Sequence[Sequence[float]]) -> Interval:
+    """The same of the mean over tasks, of each of which there are differences: each has the same weight, and variances
+    add up. What lies beyond -1 or 1 is cut off at the end, and not task by task."""
+    added = [np.append(task, (1.0, -1.0)) for task in tasks]
+    middle = statistics.fmean(float(values.mean()) for values in added)
+    half = Z95 * math.sqrt(sum(float(values.var()) / len(values) for values in added)) / len(added)
+    mean = statistics.fmean(statistics.fmean(task) for task in tasks)
+    return Interval(mean, max(-1.0, middle - half), min(1.0, middle + half))
 
 
 def costs_of(pairs: Sequence[tuple[Record, Record]]) -> dict[str, float | None]:
@@ -133,33 +142,36 @@ def costs_of(pairs: Sequence[tuple[Record, Record]]) -> dict[str, float | None]:
     return {cost: mine / whole if whole and mine is not None else None for cost, (mine, whole) in shares.items()}
 
 
-def _score_row(pairs: Sequence[tuple[Record, Record]], others: Sequence[Record]) -> ScoreRow:
-    """pairs: an arm's records and full attention's; others: those of the same questions to compare with."""
-    first = pairs[0][0]
-    # A question that is asked again, among other texts, is no new evidence: it counts once, with its mean.
+def _differences(pairs: Sequence[tuple[Record, Record]], others: Places) -> list[float]:
+    """Of each different question the arm's score less the other's; one that is asked again, among other texts, is no
+    new evidence: it counts once, with its mean."""
     asked: dict[tuple[str, ...], list[float]] = {}
-    for (mine, _), other in zip(pairs, others, strict=True):
-        asked.setdefault((mine["question"], *mine["answers"]), []).append(mine["score"] - other["score"])
+    for mine, _ in pairs:
+        asked.setdefault((mine["question"], *mine["answers"]), []).append(mine["score"] - others[place(mine)]["score"])
+    return [statistics.fmean(each) for each in asked.values()]
+
+
+def _score_row(pairs: Sequence[tuple[Record, Record]], differences: Sequence[float], others: Places) -> ScoreRow:
+    """pairs: an arm's records of a task and full attention's; differences: from `others`, those to compare with."""
+    first = pairs[0][0]
     return ScoreRow(
         arm=first["arm"],
         plan=first["plan"],
         task=first["task"],
         length=first["length"],
         questions=len(pairs),
-        different=len(asked),
+        different=len(differences),
         score=statistics.fmean(mine["score"] for mine, _ in pairs),
-        full=statistics.fmean(other["score"] for other in others),
-        difference=paired_interval([statistics.fmean(each) for each in asked.values()]),
+        full=statistics.fmean(others[place(mine)]["score"] for mine, _ in pairs),
+        difference=paired_interval(differences),
         costs=costs_of(pairs),
     )
 
 
-def _over_tasks(cells: Sequence[ScoreRow], pairs: Sequence[tuple[Record, Record]]) -> ScoreRow:
+def _over_tasks(
+    cells: Sequence[ScoreRow], differences: Sequence[Sequence[float]], pairs: Sequence[tuple[Record, Record]]
+) -> ScoreRow:
     """The mean over tasks, each with the same weight; `different` is that of the task with fewest."""
-    intervals = [cell.difference for cell in cells]
-    half = math.sqrt(sum(((each.high - each.low) / 2) ** 2 for each in intervals)) / len(cells)
-    middle = statistics.fmean((each.high + each.low) / 2 for each in intervals)
-    mean = statistics.fmean(each.mean for each in intervals)
     return replace(
         cells[0],
         task=ALL,
@@ -167,14 +179,12 @@ def _over_tasks(cells: Sequence[ScoreRow], pairs: Sequence[tuple[Record, Record]
         different=min(cell.different for cell in cells),
         score=statistics.fmean(cell.score for cell in cells),
         full=statistics.fmean(cell.full for cell in cells),
-        difference=Interval(mean, max(-1.0, middle - half), min(1.0, middle + half)),
+        difference=mean_interval(differences),
         costs=costs_of(pairs),
     )
 
 
-def _window_row(
-    domain: str, pairs: Sequence[tuple[Record, Record]], others: dict[tuple[object, ...], Record]
-) -> WindowRow:
+def _window_row(domain: str, pairs: Sequence[tuple[Record, Record]], others: Places) -> WindowRow:
     """pairs: an arm's records and full attention's; others: those to compare with, by their windows."""
     mine = [pair[0] for pair in pairs]
     loss = bootstrap([each["nll_plan"] - each["nll_full"] for each in mine])

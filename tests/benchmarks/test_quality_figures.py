@@ -97,11 +97,11 @@ def test_a_question_that_is_asked_again_counts_once():
 
 
 def test_tasks_weigh_alike_whatever_their_number_of_questions():
-    records = [answer(arm, i, float(arm == "full"), task="a") for i in range(10) for arm in ("full", "pop")]
+    records = [answer(arm, i, float(arm == "full" or i < 4), task="a") for i in range(8) for arm in ("full", "pop")]
     records += [answer(arm, i, 1.0, task="b") for i in range(200) for arm in ("full", "pop")]
     rows = {(row.arm, row.task): row for row in score_rows(records)}
     row, first, second = (rows["pop", task] for task in (ALL, "a", "b"))
-    assert (row.score, row.full, row.difference.mean, row.different) == (0.5, 1, -0.5, 10)
+    assert (row.score, row.full, row.difference.mean, row.different) == (0.75, 1, -0.25, 8)
     width = [each.difference.high - each.difference.low for each in (row, first, second)]
     assert width[0] == pytest.approx(math.hypot(width[1], width[2]) / 2)
 
@@ -118,6 +118,23 @@ def test_windows_by_domain_and_over_all_with_both_perplexities():
     )
     assert rows["pop", ALL].ratio.mean == pytest.approx(math.exp(0.1))
     assert rows["pop", ALL].costs["bytes"] == 0.25
+
+
+def test_an_interval_over_tasks_is_cut_off_once():
+    """One that reaches below -1 in a task is as wide in the mean over tasks; its middle stays where it is."""
+    lost = {"a": 4, "b": 6}
+    records = [
+        answer(arm, i, float(arm == "full"), task=t)
+        for t, n in lost.items()
+        for i in range(n)
+        for arm in ("full", "pop")
+    ]
+    row = next(row for row in score_rows(records) if (row.arm, row.task) == ("pop", ALL))
+    means = [-n / (n + 2) for n in lost.values()]
+    variances = [((n + 2) - n * n / (n + 2)) / (n + 2) ** 2 for n in lost.values()]
+    half = 1.959964 * math.sqrt(sum(variances)) / 2
+    assert (row.difference.mean, row.difference.low) == (-1, -1)
+    assert row.difference.high == pytest.approx(sum(means) / 2 + half, rel=1e-5)
 
 
 def test_texts_are_paired_with_another_arm_where_that_is_asked_for():
