@@ -136,7 +136,7 @@ def _shown(rows: Sequence[FileRow], lengths: Sequence[int], title: str) -> Rende
 
 
 def _table(rows: Sequence[FileRow], lengths: Sequence[int], title: str) -> Table:
-    table = new_table(title, f"medians; x: of the best of {FAMILY}'s arms in the same column")
+    table = new_table(title, f"medians, of steps of their means; x: of the best of {FAMILY}'s arms in the same column")
     table.add_column("arm", overflow="fold", min_width=PLAN_COLUMNS)
     for what in ("prefill\n{:,}\ns", "token\nafter\n{:,}\nms"):
         for length in lengths:

@@ -40,6 +40,11 @@ class Timed:
     peak_bytes: int | None
     about: dict[str, str]
 
+    @property
+    def token_s(self) -> float:
+        """The mean of its steps."""
+        return statistics.fmean(self.seconds)
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -50,7 +55,8 @@ class Timed:
 
 @dataclass(frozen=True)
 class FileRow:
-    """One arm at one length: medians and half the interquartile ranges over `turns` prefills and all steps after them.
+    """One arm at one length: medians and half the interquartile ranges over `turns` of a prefill and of the mean of the
+    steps after it, in which steps that take longer than others count.
 
     ratios: of the best of llama.cpp's arms in the same figure; empty where none has run.
     """
@@ -123,7 +129,7 @@ def summarise_file(timed: Sequence[Timed], arms: Sequence[str]) -> list[FileRow]
             steps=sum(len(each.seconds) for each in group),
             **medians[arm, length],
             prefill_spread_s=_spread([each.prefill_s for each in group]),
-            token_spread_s=_spread(_steps(group)),
+            token_spread_s=_spread([each.token_s for each in group]),
             cache_bytes=max(each.cache_bytes for each in group),
             peak_bytes=max((each.peak_bytes for each in group if each.peak_bytes is not None), default=None),
             ratios={name: medians[arm, length][name] / one.value for name, one in bests[length].items()},
@@ -144,12 +150,7 @@ def _best_of_llama(medians: Mapping[tuple[str, int], Mapping[str, float]], lengt
 
 
 def _medians(group: Sequence[Timed]) -> dict[str, float]:
-    prefills = [each.prefill_s for each in group]
-    return {"prefill_s": statistics.median(prefills), "token_s": statistics.median(_steps(group))}
-
-
-def _steps(group: Sequence[Timed]) -> list[float]:
-    return [second for each in group for second in each.seconds]
+    return {name: statistics.median(getattr(each, name) for each in group) for name in FIGURES}
 
 
 def _spread(values: Sequence[float]) -> float:

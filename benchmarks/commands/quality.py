@@ -40,7 +40,7 @@ class Run(AdapterOptions, PlotOptions, Command, runs="benchmarks.quality.command
     grid: Path | None = None
     """Settings of every policy: benchmarks/quality/grid.toml, or a file like it."""
     cost: tuple[str, ...] = ()
-    """Of the grid, this cost alone: rows, bytes, units, pairs; repeatable."""
+    """Of the grid, this cost alone: rows, bytes, units, pairs, composed; repeatable."""
     policy: tuple[str, ...] = ()
     """Of the grid, this policy alone; repeatable."""
     task: Annotated[tuple[str, ...], Parameter(alias="-t")] = ()

@@ -130,14 +130,10 @@ def caption(records: list[Record]) -> str:
         f"at most {memory_share(joined, full):.0f} % of the bytes, {units_share(joined):.0f} % of the units read, at a "
         f"score of {score(joined):.1f} where full attention has {score(full):.1f}, on {len(joined['rows'])} questions "
         f"that it was chosen on. `{ALONE}` alone, number {alone['number']}, holds {memory_share(alone, full):.0f} % "
-        f"and reads {units_share(alone):.0f} %, and is sooner: {_times(alone)}, not {_times(joined)}; full attention "
-        "has no adapter here ([tables](docs/results/frontier.md)). How close plans stay to full attention on books, "
-        "essays, PEPs, Wikipedia, meetings: [fidelity](docs/results/fidelity.md).*"
+        f"and reads {units_share(alone):.0f} %; full attention has no adapter here "
+        "([tables](docs/results/frontier.md)). How close plans stay to full attention on books, essays, PEPs, "
+        "Wikipedia, meetings: [fidelity](docs/results/fidelity.md).*"
     )
-
-
-def _times(record: Record) -> str:
-    return f"TTFT {_median(record, 'ttft_s'):.2f} s, TPOT {1000 * _median(record, 'tpot_s'):.1f} ms"
 
 
 BLOCKS = {

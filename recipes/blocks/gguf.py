@@ -16,7 +16,7 @@ def speed(told: Record) -> str:
         for what, unit, figure, factor in (("prefill", "s", "prefill_s", 1), ("a token after", "ms", "token_s", 1000))
     )
     arm: Columns = {"arm": code("arm")}
-    about = f"Medians of {told['turns']} turns, x: of the least of llama.cpp's arms; {machine(told)}."
+    about = f"{_medians(told)}; x: of the least of llama.cpp's arms; {machine(told)}."
     return "\n\n".join([table({**arm, **prefill}, rows.values()), table({**arm, **token}, rows.values()), about])
 
 
@@ -32,8 +32,13 @@ def best(told: Record) -> str:
     columns: Columns = {"": key("arm")}
     columns |= {f"prefill {length:,}, s": _time(told, length, "prefill_s", 1) for length in lengths}
     columns |= {f"a token after {length:,}, ms": _time(told, length, "token_s", 1000) for length in lengths}
-    about = f"Medians of {told['turns']} turns, x: of llama.cpp's; {machine(told)}."
+    about = f"{_medians(told)}; x: of llama.cpp's; {machine(told)}."
     return f"{table(columns, rows.values())}\n\n{about}"
+
+
+def _medians(told: Record) -> str:
+    steps = told["summary"][0]["steps"] // told["turns"]
+    return f"Medians of {told['turns']} turns, a token: of the mean of {steps} steps"
 
 
 def _time(told: Record, length: int, figure: str, factor: float) -> Column:

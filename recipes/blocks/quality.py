@@ -135,10 +135,11 @@ def caption(told: Record) -> str:
     few = " (too few of a task to say what a plan loses of them, and tasks differ)" if full["few"] else ""
     return (
         f"*SmolLM2-135M after {full['length']:,} tokens: what {len(plans)} plans lose over what each computes, "
-        f"holds and reads. Full attention answers {_answered(full)} % of {full['questions']} questions of the test "
-        f"split{few}; beside them are {windows['full']['windows']} windows of real text. Chosen on validation, some "
-        f"of them anew when the test's first questions had been seen, are: {chosen}. `mapped` holds in files what it "
-        "does not hold in memory ([tables](docs/results/quality.md#what-is-lost)).*"
+        "holds and reads; in brackets 95 % intervals, in braces shares of a prompt's tokens. Full attention answers "
+        f"{_answered(full)} % of {full['questions']} questions of the test split{few}; beside them are "
+        f"{windows['full']['windows']} windows of real text. Chosen on validation, some of them anew when the test's "
+        f"first questions had been seen, are: {chosen}. `mapped` holds in files what it does not hold in memory "
+        "([tables](docs/results/quality.md#what-is-lost)).*"
     )
 
 

@@ -75,7 +75,8 @@ def peers(*told: Record) -> str:
         "came; all: from the first question to the last answer; alone: some of the requests, one at a time, not shown "
         "where some of them were lost, or of those before, which may still be computed; resident: after the load."
     )
-    return f"{table(PEERS, rows)}\n\n{about} {machine(told[0])}."
+    commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in told))
+    return f"{table(PEERS, rows)}\n\n{about} {machine(told[0] | {'commit': commits})}."
 
 
 ARRIVING: Columns = {

@@ -40,7 +40,7 @@ def lazyllm(said: Said) -> list[Claim]:
             f"0.4, 0.2 and 0.1 of the prompt: ranked as in the paper {said[paper]}; by the defaults here, which were "
             f"chosen on this model's validation split among others, {said[ours]}",
             "ranked as in the paper, no: it finds few of the needles. By the defaults text loses more than that, too, "
-            "and what they lose of some tasks they win of another",
+            "and of answers too few questions a task say what is lost",
         ),
         (
             "Random drop, static pruning and compression lose far more (Table 1)",
@@ -111,8 +111,8 @@ def slowfast(said: Said) -> list[Claim]:
             f"steps every twelve tokens at least, {said.cost(often, 'units')}: {said[often]}; with all rows alike "
             f"and nothing followed further, as it was when this test first showed the loss, {said[BEFORE]}; with the "
             f"authors' Selector, trigger and bootstrap, {said.cost(AUTHORS, 'units')} of the units, {said[AUTHORS]}",
-            "of answers yes, where rows that ask count most and long copies are followed to their end; on text nearly. "
-            "With the authors' settings needles are lost",
+            "of answers it is not told from it, where rows that ask count most and long copies are followed to their "
+            "end, nor would a loss of 4 points be; on text nearly. With the authors' settings needles are lost",
         )
     ]
 
