@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from benchmarks.fidelity_by_domain import Interval, bootstrap
 from benchmarks.quality.arms import FULL
 from benchmarks.quality.records import Record
@@ -110,23 +108,24 @@ def window_rows(records: Sequence[Record], against: str = FULL) -> list[WindowRo
     return rows
 
 
-def paired_interval(differences: Sequence[float]) -> Interval:
-    """The mean of differences of scores, each -1 .. 1, and its 95 % interval.
+def paired_interval(*tasks: Sequence[float]) -> Interval:
+    """The mean over tasks, of the same weight, of the mean of differences of scores in each, and its 95 % interval.
 
-    A question that is won and one that is lost are added, and the interval is the normal one around the mean of these:
-    of scores of 0 and 1 that of Bonett and Price, Journal of Educational and Behavioral Statistics 37 (2012), which
-    also holds where hardly any pair differs. Other scores differ by less: there it is wide.
+    A question that is won and one that is lost are added, shared out evenly among the tasks, and the interval is the
+    normal one around the mean of these: of scores of 0 and 1 and one task that of Bonett and Price, Journal of
+    Educational and Behavioral Statistics 37 (2012), which also holds where hardly any pair differs; the share is theirs
+    for means of proportions (British Journal of Mathematical and Statistical Psychology 57, 2004). Differences are -1
+    .. 1; where scores differ by less the interval is wide.
     """
-    return mean_interval([differences])
-
-
-def mean_interval(tasks: Sequence[Sequence[float]]) -> Interval:
-    """The same of the mean over tasks, of each of which there are differences: each has the same weight, and variances
-    add up. What lies beyond -1 or 1 is cut off at the end, and not task by task."""
-    added = [np.append(task, (1.0, -1.0)) for task in tasks]
-    middle = statistics.fmean(float(values.mean()) for values in added)
-    half = Z95 * math.sqrt(sum(float(values.var()) / len(values) for values in added)) / len(added)
-    mean = statistics.fmean(statistics.fmean(task) for task in tasks)
+    added = 1 / len(tasks)
+    middles, variances = [], []
+    for differences in tasks:
+        count = len(differences) + 2 * added
+        middles.append(math.fsum(differences) / count)
+        squares = (math.fsum(each * each for each in differences) + 2 * added) / count
+        variances.append((squares - middles[-1] ** 2) / count)
+    middle, half = statistics.fmean(middles), Z95 * math.sqrt(math.fsum(variances)) / len(tasks)
+    mean = statistics.fmean(statistics.fmean(each) for each in tasks)
     return Interval(mean, max(-1.0, middle - half), min(1.0, middle + half))
 
 
@@ -179,7 +178,7 @@ def _over_tasks(
         different=min(cell.different for cell in cells),
         score=statistics.fmean(cell.score for cell in cells),
         full=statistics.fmean(cell.full for cell in cells),
-        difference=mean_interval(differences),
+        difference=paired_interval(*differences),
         costs=costs_of(pairs),
     )
 

@@ -102,8 +102,9 @@ def test_tasks_weigh_alike_whatever_their_number_of_questions():
     rows = {(row.arm, row.task): row for row in score_rows(records)}
     row, first, second = (rows["pop", task] for task in (ALL, "a", "b"))
     assert (row.score, row.full, row.difference.mean, row.different) == (0.75, 1, -0.25, 8)
-    width = [each.difference.high - each.difference.low for each in (row, first, second)]
-    assert width[0] == pytest.approx(math.hypot(width[1], width[2]) / 2)
+    differences = [-1.0] * 4 + [0.0] * 4, [0.0] * 200
+    assert row.difference == paired_interval(*differences)
+    assert (first.difference, second.difference) == tuple(map(paired_interval, differences))
 
 
 def test_windows_by_domain_and_over_all_with_both_perplexities():
@@ -120,21 +121,25 @@ def test_windows_by_domain_and_over_all_with_both_perplexities():
     assert rows["pop", ALL].costs["bytes"] == 0.25
 
 
-def test_an_interval_over_tasks_is_cut_off_once():
-    """One that reaches below -1 in a task is as wide in the mean over tasks; its middle stays where it is."""
-    lost = {"a": 4, "b": 6}
-    records = [
-        answer(arm, i, float(arm == "full"), task=t)
-        for t, n in lost.items()
-        for i in range(n)
-        for arm in ("full", "pop")
-    ]
-    row = next(row for row in score_rows(records) if (row.arm, row.task) == ("pop", ALL))
-    means = [-n / (n + 2) for n in lost.values()]
-    variances = [((n + 2) - n * n / (n + 2)) / (n + 2) ** 2 for n in lost.values()]
-    half = 1.959964 * math.sqrt(sum(variances)) / 2
-    assert (row.difference.mean, row.difference.low) == (-1, -1)
-    assert row.difference.high == pytest.approx(sum(means) / 2 + half, rel=1e-5)
+@pytest.mark.parametrize(
+    ("tasks", "questions", "won", "lost"),
+    [(4, 25, 0.0, 0.9), (8, 12, 0.0, 0.8), (14, 12, 0.02, 0.5), (14, 12, 0.1, 0.1)],
+)
+def test_an_interval_over_tasks_holds_the_true_difference_about_as_often_as_it_says(tasks, count, won, lost):
+    draw, held, tries = np.random.default_rng(0), 0, 400
+    chances = [won, lost, 1 - won - lost]
+    for _ in range(tries):
+        found = paired_interval(*(list(draw.choice([1.0, -1.0, 0.0], p=chances, size=count)) for _ in range(tasks)))
+        held += found.low <= won - lost <= found.high
+        assert found.low <= found.mean <= found.high
+    assert 0.92 <= held / tries <= 0.99
+
+
+def test_an_interval_over_tasks_holds_its_mean_where_all_is_lost():
+    for tasks in range(1, 15):
+        found = paired_interval(*[[-1.0] * 12] * tasks)
+        assert (found.low, found.mean) == (-1, -1)
+        assert -0.9 < found.high < -0.5 if tasks < 3 else -1 < found.high < -0.8
 
 
 def test_texts_are_paired_with_another_arm_where_that_is_asked_for():

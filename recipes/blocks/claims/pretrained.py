@@ -112,7 +112,7 @@ def slowfast(said: Said) -> list[Claim]:
             f"and nothing followed further, as it was when this test first showed the loss, {said[BEFORE]}; with the "
             f"authors' Selector, trigger and bootstrap, {said.cost(AUTHORS, 'units')} of the units, {said[AUTHORS]}",
             "of answers it is not told from it, where rows that ask count most and long copies are followed to their "
-            "end, nor would a loss of 4 points be; on text nearly. With the authors' settings needles are lost",
+            "end, nor would a loss of a few points be; on text nearly. With the authors' settings needles are lost",
         )
     ]
 
