@@ -60,9 +60,10 @@ def table(options: Table) -> int:
     headers, records = read_all(options.records)
     asked = _asked(options.but_for, headers[0])
     records = [record for record in records if record["kind"] != "answer" or place(record) not in asked]
-    arms = dict.fromkeys(record["arm"] for record in records if record["kind"] != "refused")
-    if options.against is not None and options.against not in arms:
-        raise InputError(f"nothing of an arm {options.against!r} to compare with is recorded, but of {'; '.join(arms)}")
+    for kind in ("answer", "window"):
+        arms = dict.fromkeys(record["arm"] for record in records if record["kind"] == kind)
+        if options.against is not None and arms and options.against not in arms:
+            raise InputError(f"there is no {kind} of the arm {options.against!r} to compare with: {'; '.join(arms)}")
     return _shown(options, "quality table", headers, records, complete=True, against=options.against or FULL)
 
 

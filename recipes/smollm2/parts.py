@@ -68,7 +68,7 @@ def main() -> None:
     """Parse the flags, and train what is not there, `--processes` at once; a part that fails ends the run."""
     names = [part.name for part in PARTS]
     parser = argparse.ArgumentParser(prog="python -m recipes.smollm2.parts", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="directory of train.jsonl and held-out.jsonl")
+    parser.add_argument("--data", type=Path, required=True, help="directory of what is learnt from")
     parser.add_argument("--out", type=Path, required=True, help="a directory for the parts")
     parser.add_argument("--model", default="smollm2", help="default %(default)s")
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}; default all")
@@ -77,6 +77,8 @@ def main() -> None:
     flags = parser.parse_args()
     chosen = [part for part in PARTS if not flags.only or part.name in flags.only]
     for part in chosen:
+        if not (file := flags.data / f"{part.data}.jsonl").is_file():
+            parser.error(f"{part.name} learns from {file}, which is not there: python -m recipes.smollm2 writes it")
         lacking = part.needs - {each.name for each in chosen}
         if missing := [name for name in sorted(lacking) if not _done(flags.out / name)]:
             parser.error(f"{part.name} needs {', '.join(missing)}, not in {flags.out}: add what is missing to --only")

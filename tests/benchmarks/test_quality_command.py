@@ -69,7 +69,7 @@ def test_run_choose_run_again_and_merge(bench, tiny, data, tmp_path):
     refused = bench("quality", "table", tested, "--but-for", elsewhere)
     assert (refused.code, "has split 'validation' and the records 'test'" in refused.err) == (2, True)
     result = bench("quality", "table", tested, "--against", "other")
-    assert (result.code, "nothing of an arm 'other' to compare with is recorded, but of full; str" in result.err) == (
+    assert (result.code, "there is no answer of the arm 'other' to compare with: full; str" in result.err) == (
         2,
         True,
     )

@@ -1,6 +1,7 @@
 """Runs that begin with an adapter, and runs that learn what a teacher says."""
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def test_who_says_what_its_teacher_says_learns_nothing(data: Path, tmp_path: Pat
     train(data, tmp_path / "out", WHOLE, replace(RECIPE, steps=1), teacher="base")
     train(data, tmp_path / "labels", WHOLE, replace(RECIPE, steps=1))
     [taught], [other] = log(tmp_path / "out"), log(tmp_path / "labels")
-    assert (taught["loss"], taught["grad_norm"]) == pytest.approx((0, 0), abs=1e-5)
+    assert (taught["kl"], taught["grad_norm"]) == pytest.approx((0, 0), abs=1e-5)
     assert (other["loss"] > 1, other["grad_norm"] > 0.1) == (True, True)
 
 
@@ -71,7 +72,7 @@ def test_a_shallow_prompt_comes_to_say_what_the_teacher_says(
     before, after = figures(tmp_path / "taught")
     assert after["kl"] < 0.6 * before["kl"]
     said = report.record["teacher"]
-    assert said == "base" if teacher == "base" else said.startswith("whole, SHA-256 ")
+    assert said == "base" if teacher == "base" else said.startswith("whole, fingerprint ")
     assert f"by | {said} |" in (tmp_path / "taught" / "README.md").read_text(encoding="utf-8")
     assert sorted(report.files) == [
         "README.md", "adapter_config.json", "adapter_model.safetensors", "log.jsonl", "winnow.json",
@@ -85,7 +86,7 @@ def test_the_loss_is_the_divergence_from_the_teacher(data: Path, adapters: Path,
     for teacher in ("base", str(adapters / "whole")):
         out = tmp_path / Path(teacher).name
         train(data, out, recipe=recipe, validation=data, teacher=teacher)
-        first = next(line["loss"] for line in log(out) if "loss" in line)
+        first = next(line["kl"] for line in log(out) if "kl" in line)
         assert first == pytest.approx(figures(out)[0]["kl"], rel=1e-4)
     assert figures(tmp_path / "base")[0]["kl"] != pytest.approx(figures(tmp_path / "whole")[0]["kl"], rel=0.1)
 
@@ -96,7 +97,7 @@ def test_a_run_begins_with_the_adapter_that_it_is_given(
     recipe = replace(RECIPE, learning_rate=1e-9, steps=1)
     report = train(data, tmp_path / "out", recipe=recipe, validation=held_out, begin=str(adapters / "half"))
     same(weights(tmp_path / "out"), weights(adapters / "half"), tolerance=1e-6)
-    assert report.record["begin"].startswith("half, SHA-256 ")
+    assert report.record["begin"].startswith("half, fingerprint ")
     train(data, tmp_path / "fresh", recipe=recipe, validation=held_out)
     begun, fresh = (figures(tmp_path / name)[0] for name in ("out", "fresh"))
     assert begun["loss"] < fresh["loss"] - 0.1
@@ -108,7 +109,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(data: Path, adapters
     train(data, tmp_path / "whole", recipe=recipe, **given)
     with pytest.raises(KeyboardInterrupt):
         train(data, tmp_path / "parts", recipe=recipe, progress=stop_at(3), **given)
-    with pytest.raises(InputError, match=r"teacher 'whole, SHA-256 .*' before, 'base' now"):
+    with pytest.raises(InputError, match=r"teacher 'whole, fingerprint .*' before, 'base' now"):
         train(data, tmp_path / "parts", recipe=recipe, resume=True, **(given | {"teacher": "base"}))
     train(data, tmp_path / "parts", recipe=recipe, resume=True, **given)
     same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
@@ -125,7 +126,7 @@ def test_what_can_be_no_teacher_or_beginning_is_refused_before_any_work(
         train(data, out, recipe=replace(RECIPE, lora=None), teacher="base")
     with pytest.raises(InputError, match=r"half has rank 4 and alpha 32.*give --lora.rank 4 --lora.alpha 32"):
         train(data, out, recipe=replace(RECIPE, lora=Lora(rank=8)), begin=half)
-    with pytest.raises(InputError, match="half has other targets than q_proj"):
+    with pytest.raises(InputError, match=r"half is for other layers; .*--lora.targets down_proj,gate_proj,k_proj,"):
         train(data, out, recipe=replace(RECIPE, lora=Lora(rank=4, targets="q_proj")), begin=half)
     with pytest.raises(ModelError, match="holds no adapter"):
         train(data, out, begin=str(data.parent))
@@ -137,14 +138,54 @@ def test_what_can_be_no_teacher_or_beginning_is_refused_before_any_work(
     assert not out.exists()
 
 
+def changed(adapter: Path, out: Path, tensors: dict[str, torch.Tensor] | None = None, **settings: Any) -> str:
+    """A copy from elsewhere, which says nothing of its base, with other tensors or settings; returns its directory."""
+    out.mkdir()
+    save_file(weights(adapter) if tensors is None else tensors, out / "adapter_model.safetensors")
+    told = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8")) | settings
+    (out / "adapter_config.json").write_text(json.dumps(told), encoding="utf-8")
+    return str(out)
+
+
+@pytest.mark.parametrize(
+    ("settings", "change", "message"),
+    [
+        ({"use_rslora": True}, None, "sets use_rslora"),
+        ({"rank_pattern": {"q_proj": 2}}, None, "sets rank_pattern"),
+        ({"use_dora": True}, None, "sets use_dora"),
+        ({"bias": "all"}, None, "sets bias 'all', which changes the model"),
+        ({"init_lora_weights": "pissa"}, None, "sets init_lora_weights 'pissa', which changes the model"),
+        ({"peft_type": "IA3"}, None, "is IA3, and only LORA"),
+        ({}, lambda name, value: {name: value * torch.nan}, "not finite"),
+        ({}, lambda name, value: {name: value[:, :-1] if "lora_A" in name else value}, "do not fit a layer"),
+        ({}, lambda name, value: {} if "lora_B" in name else {name: value}, "do not fit a layer"),
+        ({}, lambda name, value: {name.replace("q_proj", "r_proj"): value}, "r_proj, which the model does not have"),
+    ],
+)  # fmt: skip
+def test_what_is_no_plain_adapter_of_the_model_is_refused_before_any_work(
+    settings: dict[str, Any], change: Any, message: str, data: Path, adapters: Path, tmp_path: Path
+) -> None:
+    """peft would put some of them into the model itself, and leave it changed."""
+    tensors = {}
+    for name, value in weights(adapters / "whole").items():
+        tensors |= {name: value} if change is None else change(name, value)
+    given = changed(adapters / "whole", tmp_path / "given", {n: v.contiguous() for n, v in tensors.items()}, **settings)
+    model, before = tiny_model(), tiny_model().state_dict()
+    for way in ("begin", "teacher"):
+        with pytest.raises(ModelError, match=message) as refused:
+            train_speed(model, byte_tokenizer(), data, tmp_path / "out", HALF, RECIPE, **{way: given})
+        assert "\n" not in str(refused.value)
+    same(dict(model.state_dict()), dict(before))
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_adapter_that_says_nothing_of_its_base_is_taken(data: Path, adapters: Path, tmp_path: Path) -> None:
     """From elsewhere, in bfloat16."""
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    save_file({name: each.bfloat16() for name, each in weights(adapters / "whole").items()},
-              plain / "adapter_model.safetensors")  # fmt: skip
-    settings = json.loads((adapters / "whole" / "adapter_config.json").read_text(encoding="utf-8"))
-    (plain / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    report = train(data, tmp_path / "out", recipe=replace(RECIPE, steps=1), begin=str(plain), teacher=str(plain))
+    halves = {name: each.bfloat16() for name, each in weights(adapters / "whole").items()}
+    plain = changed(adapters / "whole", tmp_path / "plain", halves)
+    with warnings.catch_warnings(action="error", category=UserWarning):  # peft's, as it looks up a base on the hub
+        report = train(
+            data, tmp_path / "out", recipe=replace(RECIPE, steps=3, save_every=1), begin=plain, teacher=plain
+        )
     assert {each.dtype for each in weights(tmp_path / "out").values()} == {torch.float32}
     assert report.result.loss_first > 0.001

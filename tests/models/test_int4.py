@@ -9,7 +9,7 @@ import torch
 from gguf import GGMLQuantizationType as T
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from gguf_models import SMALL, write_model
 from models import small_model, stock_logits
@@ -140,6 +140,21 @@ def test_what_a_file_has_as_floats_gets_the_sum(tmp_path: Path) -> None:
     torch.testing.assert_close(llm.logits(IDS), wanted, rtol=0, atol=2e-4)
     kept = {type(llm.model.model.layers[0].self_attn.get_submodule(f"{name}_proj")) for name in "qv"}
     assert kept == {PackedLinear, torch.nn.Linear}
+
+
+def test_a_users_model_stays_as_it_is_where_the_rounded_copy_shares_its_floats(tmp_path: Path) -> None:
+    """Columns that are no multiple of 32 stay floats, in the memory of the model that was given."""
+    config = small_model("llama").config
+    config.intermediate_size = 72
+    model = LlamaForCausalLM(config).eval()
+    save_adapter(LlamaForCausalLM(config), tmp_path)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    llm = LLM(model, weights="int4", adapter=tmp_path)
+    assert isinstance(llm.model.model.layers[0].mlp.down_proj, torch.nn.Linear)
+    assert not torch.equal(
+        llm.model.model.layers[0].mlp.down_proj.weight, before["model.layers.0.mlp.down_proj.weight"]
+    )
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
 
 
 def test_a_fingerprint_names_the_adapter_whether_it_is_merged_or_beside(file: Path, tmp_path: Path) -> None:

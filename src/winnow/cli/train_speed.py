@@ -49,12 +49,13 @@ def speed(options: Speed) -> int:
 def _told(made: Report) -> tuple[str, Mapping[str, str]]:
     """What was made, from what, at what cost."""
     result, data = made.result, made.record["data"]
-    other = "its teacher" if "teacher" in made.record else "the model as it was"
+    taught = "teacher" in made.record
+    other, learnt = ("its teacher", "KL from its teacher") if taught else ("the model as it was", "loss")
     told = f"loss {{loss:.4f}} nats per supervised token, KL {{kl:.4f}} from {other}"
     held_out = {"held out": told.format(**result.held_out)} if result.held_out else {}
     return made.record["plan"], {
-        "loss, first": f"{result.loss_first:.4f} nats per supervised token",
-        "loss, last": f"{result.loss_last:.4f}",
+        f"{learnt}, first": f"{result.loss_first:.4f} nats per supervised token",
+        f"{learnt}, last": f"{result.loss_last:.4f}",
         **held_out,
         "steps": f"{result.steps:,}",
         "tokens": f"{result.tokens:,}",

@@ -47,7 +47,7 @@ def speed_card(record: dict[str, Any]) -> str:
     """Of a model or an adapter: what it is, the plan it is for, how to load it, how it was made."""
     base, plan, data, result = record["base"]["name"], record["plan"], record["data"], record["result"]
     adapter = record["recipe"]["lora"] is not None
-    what = "adapter" if adapter else "model"
+    what, learnt = "adapter" if adapter else "model", "KL" if "teacher" in record else "loss"
     load = f'LLM("{base}", adapter="DIRECTORY")' if adapter else 'LLM("DIRECTORY")'
     rows: dict[str, Any] = {
         "plan": f"`{plan}`",
@@ -56,7 +56,7 @@ def speed_card(record: dict[str, Any]) -> str:
         "data": f"{data['file']}, {data['conversations']:,} conversations, {data['supervised']:,} supervised tokens",
         "steps": f"{result['steps']:,}",
         "tokens read": f"{result['tokens']:,}",
-        "loss, first and last": f"{result['loss_first']:.4f}, {result['loss_last']:.4f} nats per supervised token",
+        f"{learnt}, first and last": f"{result['loss_first']:.4f}, {result['loss_last']:.4f} nats per supervised token",
         **{name: value for name, value in record["recipe"].items() if name not in ("lora", "steps")},
         **{f"LoRA {name}": value for name, value in (record["recipe"]["lora"] or {}).items()},
     }

@@ -26,8 +26,9 @@ LIBRARIES = ("torch", "transformers", "peft", "accelerate")
 @dataclass(frozen=True)
 class Result:
     """What a run came to. tokens: read, again in every epoch; loss: nats per supervised token, of the first and the
-    last log line; seconds: of the last part of a resumed run; peak_bytes: the most that its process had held,
-    see `winnow.learn.peak`; held_out: figures of the last measurement, None: none."""
+    last log line, the KL divergence where a teacher is learnt from; seconds: of the last part of a resumed run;
+    peak_bytes: the most that its process had held, see `winnow.learn.peak`; held_out: figures of the last measurement,
+    None: none."""
 
     steps: int
     tokens: int

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from winnow.errors import InputError, ModelError
@@ -29,7 +30,7 @@ from winnow.learn.rows import segments
 from winnow.learn.run import Progress, silent
 from winnow.learn.run import Report as Made
 from winnow.learn.saving import Result, metadata, save, write_metadata
-from winnow.learn.teacher import Origin, distilled_loss
+from winnow.learn.teacher import Origin, distilled_loss, forget_base
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.policies.compute.speed import Speed
@@ -91,7 +92,7 @@ def train_speed(
         check_fresh(out)
     _check(model, tokenizer, policy, recipe)
     base = {"name": base_name(model), "fingerprint": fingerprint(model)}
-    origin = Origin.of(begin, teacher, base, recipe.lora)
+    origin = Origin.of(begin, teacher, model, base, recipe.lora)
     longest = recipe.length or decoder.shape.max_positions
     read, about = _read(data, tokenizer, longest, policy, decoder)
     held_out: list[Conversation] = []
@@ -125,7 +126,7 @@ def _learn(
     from winnow.learn.trainer import make_trainer
     from winnow.learn.watch import Watch
 
-    watch = Watch(out / LOG, progress, recipe)
+    watch = Watch(out / LOG, progress, recipe, learnt="kl" if origin.taught else "loss")
     trainer = make_trainer(learner, conversations, out, policy, recipe, watch)
     main = trainer.is_world_process_zero()
     if main:
@@ -133,10 +134,12 @@ def _learn(
         write_metadata(out, record)
     begin = time.monotonic()
     decoder = Decoder(model)  # Trainer may have moved the model: another than the one that checked it
-    other = origin.compared(learner, model)
+    loss: Callable[..., Tensor] = packed_loss
+    if held_out or origin.taught:
+        other = origin.compared(learner, model)
+        loss = partial(distilled_loss, teacher=other) if origin.taught else packed_loss
     if held_out:
         watch.judge = partial(HeldOut.of(other, policy, held_out).figures, decoder, policy)
-    loss = partial(distilled_loss, teacher=other) if origin.taught else packed_loss
     settings: dict[str, Any] = {"policy": policy, "checkpointing": recipe.checkpointing}
     with packed_forward(decoder, partial(loss, decoder, **settings)):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -188,8 +191,7 @@ def _trainable(model: PreTrainedModel, recipe: Recipe, origin: Origin) -> Iterat
     set_seed(recipe.seed)
     learner: Any = model.requires_grad_(True) if recipe.lora is None else _with_adapters(model, recipe.lora)
     try:
-        if recipe.lora is not None:
-            origin.place(learner, recipe.lora)
+        origin.place(learner)
         yield learner
     finally:
         if recipe.lora is not None:
@@ -215,5 +217,5 @@ def _with_adapters(model: PreTrainedModel, lora: Lora) -> Any:
             adapted = get_peft_model(model, config)
     except ValueError as error:
         raise InputError(f"lora targets {lora.targets!r}: {error}") from error
-    adapted.peft_config["default"].base_model_name_or_path = None  # or every checkpoint looks it up on the hub
+    forget_base(adapted)
     return adapted

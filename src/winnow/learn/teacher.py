@@ -1,6 +1,5 @@
 """Adapters that a run begins with, and what it learns from where that is what another says."""
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -16,41 +16,54 @@ from winnow.errors import InputError, ModelError
 from winnow.learn.packed import packed_logits
 from winnow.learn.recipe import Lora
 from winnow.learn.rows import Batch
+from winnow.models.low_rank import plain_pairs
 from winnow.policies.compute.speed import Speed
-from winnow.runtime.adapters import ADAPTER_WEIGHTS, asked_name, find_adapter, read_metadata
+from winnow.runtime.adapters import (
+    ADAPTER_WEIGHTS,
+    adapter_fingerprint,
+    asked_name,
+    dtype_hint,
+    find_adapter,
+    read_metadata,
+)
 from winnow.runtime.decoder import Decoder
 
 BASE = "base"  # as a teacher: the model without any adapter
+WANTED = "a training begins with plain LoRA adapters, and is taught by such"
 LEARNER, TEACHER = "default", "teacher"  # what peft calls the adapter that learns, and the one that teaches
 
 
 @dataclass(frozen=True)
 class Given:
-    """An adapter of the model that is trained. name: as it was asked for; sha256: of its weights; plan: what it was
-    trained for, None where that is not known."""
+    """An adapter of the model that is trained, plain LoRA. name: as it was asked for; fingerprint: of the two; plan:
+    what it was trained for, None where that is not known; settings: peft's."""
 
     name: str
     directory: Path
-    sha256: str
+    fingerprint: str
     plan: str | None
+    settings: dict[str, Any]
 
     @classmethod
-    def of(cls, source: str, base: dict[str, str]) -> "Given":
-        """base: name and fingerprint of the model. Raises ModelError where it is none, or another model's."""
+    def of(cls, source: str, model: PreTrainedModel, base: dict[str, str]) -> "Given":
+        """base: name and fingerprint of the model. Raises ModelError where it is none, another model's, or another
+        kind of adapter."""
         directory, name = find_adapter(source), asked_name(source)
         record = read_metadata(directory)
         if record is not None and record["base"]["fingerprint"] != base["fingerprint"]:
             raise ModelError(
                 f"the adapter {name} was trained on {record['base']['name']}, and this model, {base['name']}, has "
-                "other weights; give one of this model"
+                f"other weights; give one of this model{dtype_hint(model)}"
             )
-        digest = hashlib.sha256((directory / ADAPTER_WEIGHTS).read_bytes()).hexdigest()
-        return cls(name, directory, digest, None if record is None else record["plan"])
-
-    def weights(self) -> dict[str, Tensor]:
-        from peft.utils import load_peft_weights
-
-        return dict(load_peft_weights(str(self.directory), device="cpu"))
+        settings, _ = plain_pairs(model, directory, WANTED)
+        for key, plain in ("bias", ("none",)), ("init_lora_weights", (True, False, "gaussian")):
+            if settings.get(key, plain[0]) not in plain:  # with others peft changes the model as it loads them
+                raise ModelError(f"the adapter {name} sets {key} {settings[key]!r}, which changes the model; {WANTED}")
+        for key in ("use_rslora", "rank_pattern", "alpha_pattern"):
+            if settings.get(key):
+                raise ModelError(f"the adapter {name} sets {key}; {WANTED}")
+        both = adapter_fingerprint(base["fingerprint"], directory)
+        return cls(name, directory, both, None if record is None else record["plan"], settings)
 
 
 @dataclass(frozen=True)
@@ -63,13 +76,22 @@ class Origin:
     taught: bool = False
 
     @classmethod
-    def of(cls, begin: str | None, teacher: str | None, base: dict[str, str], lora: Lora | None) -> "Origin":
-        """Raises InputError where all parameters are trained, or where a teacher was not trained at full depth, and
-        ModelError like `Given`."""
+    def of(
+        cls,
+        begin: str | None,
+        teacher: str | None,
+        model: PreTrainedModel,
+        base: dict[str, str],
+        lora: Lora | None,
+    ) -> "Origin":
+        """Raises InputError where all parameters are trained, where a teacher was not trained at full depth, or where
+        what is begun with has other settings than `lora`, and ModelError like `Given`."""
         if lora is None and (begin, teacher) != (None, None):
             raise InputError("an adapter to begin with, and a teacher, are about adapters, not about all parameters")
-        begun = None if begin is None else Given.of(begin, base)
-        teaches = None if teacher in (None, BASE) else Given.of(str(teacher), base)
+        begun = None if begin is None else Given.of(begin, model, base)
+        teaches = None if teacher in (None, BASE) else Given.of(str(teacher), model, base)
+        if begun is not None and lora is not None:
+            _check_alike(begun, lora)
         if teaches is not None and teaches.plan not in (None, "full"):
             raise InputError(
                 f"the adapter {teaches.name} was trained for {teaches.plan}, and a teacher computes all layers; give "
@@ -80,20 +102,22 @@ class Origin:
     def to_dict(self) -> dict[str, str]:
         """For a record: names, and what tells others of the same name apart."""
         given = {"begin": self.begin, "teacher": self.teacher}
-        told = {name: f"{each.name}, SHA-256 {each.sha256}" for name, each in given.items() if each is not None}
+        told = {
+            name: f"{each.name}, fingerprint {each.fingerprint}" for name, each in given.items() if each is not None
+        }
         return {"teacher": BASE} | told if self.taught else told
 
-    def place(self, learner: Any, lora: Lora) -> None:
+    def place(self, learner: Any) -> None:
         """Give `learner`, a PeftModel, the weights to begin with, and put the teacher's beside them.
 
-        Raises InputError where those to begin with have other settings than `lora`.
+        Raises InputError where those to begin with are for other layers.
         """
         if self.begin is not None:
-            _begin(learner, self.begin, lora)
+            _begin(learner, self.begin)
         if self.teacher is not None:
             learner.load_adapter(str(self.teacher.directory), adapter_name=TEACHER)
-            learner.peft_config[TEACHER].base_model_name_or_path = None  # or every checkpoint looks it up on the hub
             learner.set_adapter(LEARNER)
+            forget_base(learner)
 
     def compared(self, learner: Any, model: PreTrainedModel) -> Decoder:
         """What `learner`, of `model` or the model itself, is compared with: the model without adapters, or with the
@@ -101,9 +125,7 @@ class Origin:
         if learner is model:
             return Decoder(model)
         with learner.disable_adapter() if self.teacher is None else _taught(learner):
-            found = Decoder(model)
-        found.tree.eval()
-        return found
+            return Decoder(model)
 
 
 @contextmanager
@@ -115,19 +137,28 @@ def _taught(learner: Any) -> Iterator[None]:
         learner.set_adapter(LEARNER)
 
 
-def _begin(learner: Any, given: Given, lora: Lora) -> None:
-    from peft import PeftConfig, get_peft_model_state_dict, set_peft_model_state_dict
+def forget_base(learner: Any) -> None:
+    """Let no adapter of `learner` name its model, or peft looks the name up on the hub as it saves a checkpoint."""
+    for config in getattr(learner, "peft_config", {}).values():
+        config.base_model_name_or_path = None
 
-    settings: Any = PeftConfig.from_pretrained(str(given.directory))
-    if (settings.r, settings.lora_alpha) != (lora.rank, lora.alpha):
+
+def _check_alike(given: Given, lora: Lora) -> None:
+    rank, alpha = given.settings.get("r"), given.settings.get("lora_alpha")
+    if (rank, alpha) != (lora.rank, lora.alpha):
         raise InputError(
-            f"the adapter {given.name} has rank {settings.r} and alpha {settings.lora_alpha}, and what begins with it "
-            f"has rank {lora.rank} and alpha {lora.alpha}; give --lora.rank {settings.r} --lora.alpha "
-            f"{settings.lora_alpha}"
+            f"the adapter {given.name} has rank {rank} and alpha {alpha}, and what begins with it has rank {lora.rank} "
+            f"and alpha {lora.alpha}; give --lora.rank {rank} --lora.alpha {alpha}"
         )
-    weights = given.weights()
+
+
+def _begin(learner: Any, given: Given) -> None:
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    weights = load_file(given.directory / ADAPTER_WEIGHTS)
     if weights.keys() != get_peft_model_state_dict(learner, save_embedding_layers=False).keys():
-        raise InputError(f"the adapter {given.name} has other targets than {lora.targets}; give its own")
+        targets = ",".join(sorted({key.split(".lora_")[0].rpartition(".")[2] for key in weights}))
+        raise InputError(f"the adapter {given.name} is for other layers; give its own: --lora.targets {targets}")
     set_peft_model_state_dict(learner, weights)
 
 
@@ -135,6 +166,8 @@ def distilled_loss(
     decoder: Decoder, batch: Batch, policy: Speed, teacher: Decoder, *, checkpointing: bool = False
 ) -> Tensor:
     """The sum over supervised tokens of the KL divergence from what the teacher, all layers computed, says there.
+
+    Takes some four tensors of [supervised, vocab] float32, of which the cross-entropy takes two.
 
     Source: Hinton, Vinyals and Dean, arXiv:1503.02531, at a temperature of 1 and without the labels.
     """

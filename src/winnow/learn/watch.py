@@ -13,14 +13,17 @@ from winnow.errors import InputError
 from winnow.learn.recipe import Recipe
 from winnow.learn.run import Progress
 from winnow.learn.saving import Result
+from winnow.learn.teacher import forget_base
 
 
 class Watch(TrainerCallback):
     """Writes `log`, a line of JSON per logging step, calls `progress`, and asks for checkpoints by the clock.
 
+    learnt: what the loss is called: "kl" where it is the divergence from a teacher, as what is held out has both.
     judge: gives the figures of what is held out, before the first step and every `validate_every`; None: nothing is.
-    lines: what was logged, earlier parts of a resumed run included: step, tokens, loss (nats per supervised token, the
-    mean since the line before), learning_rate, grad_norm; or step and held_out; s: seconds of this part of the run.
+    lines: what was logged, earlier parts of a resumed run included: step, tokens, what is learnt (nats per supervised
+    token, the mean since the line before), learning_rate, grad_norm; or step and held_out; s: seconds of this part of
+    the run.
     Raises InputError in the middle of a run where the loss is no number any more.
     """
 
@@ -30,8 +33,9 @@ class Watch(TrainerCallback):
         progress: Callable[[Progress], None],
         recipe: Recipe,
         judge: Callable[[], dict[str, float]] | None = None,
+        learnt: str = "loss",
     ) -> None:
-        self.log, self.progress, self.recipe, self.judge = log, progress, recipe, judge
+        self.log, self.progress, self.recipe, self.judge, self.learnt = log, progress, recipe, judge, learnt
         self.lines: list[dict[str, Any]] = []
         self._begin = self._saved = time.monotonic()
 
@@ -59,6 +63,7 @@ class Watch(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         self._saved = time.monotonic()
+        forget_base(others.get("model"))  # peft has just noted it
 
     def on_log(
         self,
@@ -73,11 +78,12 @@ class Watch(TrainerCallback):
         if not math.isfinite(logs["loss"]):
             raise InputError(f"the loss is {logs['loss']} at step {state.global_step}; use a smaller learning rate")
         line: dict[str, Any] = {"step": state.global_step, "tokens": state.num_input_tokens_seen}
-        self._note(state, line | {name: logs[name] for name in ("loss", "learning_rate", "grad_norm") if name in logs})
+        line[self.learnt] = logs["loss"]
+        self._note(state, line | {name: logs[name] for name in ("learning_rate", "grad_norm") if name in logs})
 
     def result(self, state: TrainerState, seconds: float, peak: int | None) -> Result:
         """What the run came to."""
-        losses, held_out = self._found("loss"), self._found("held_out")
+        losses, held_out = self._found(self.learnt), self._found("held_out")
         last = held_out[-1] if held_out else None
         return Result(state.global_step, state.num_input_tokens_seen, losses[0], losses[-1], seconds, peak, last)
 
@@ -95,5 +101,5 @@ class Watch(TrainerCallback):
         return [line[name] for line in self.lines if name in line]
 
     def _progress(self, state: TrainerState) -> Progress:
-        loss = (self._found("loss") or [None])[-1]
-        return Progress(state.global_step, state.max_steps, state.num_input_tokens_seen, {"loss": loss})
+        last = (self._found(self.learnt) or [None])[-1]
+        return Progress(state.global_step, state.max_steps, state.num_input_tokens_seen, {self.learnt: last})

@@ -17,7 +17,7 @@ from winnow.models.packed import PackedLinear
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 DOWN, UP = ".lora_A.weight", ".lora_B.weight"
-WAY_OUT = "load the model with weights='dense'"
+Pairs = dict[str, tuple[PackedLinear | nn.Linear, Tensor, Tensor]]
 
 
 @torch.no_grad()
@@ -27,33 +27,46 @@ def attach(model: PreTrainedModel, directory: Path) -> None:
 
     Raises ModelError where it is damaged, no plain LoRA, or made for other layers or shapes.
     """
+    settings, pairs = plain_pairs(model, directory, "load the model with weights='dense'")
+    try:  # all of them before any is used
+        scales = {layer: _scale(settings, layer, len(down)) for layer, (_, down, _) in pairs.items()}
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ModelError(f"{directory}: alpha and rank give no scale ({error}); download it again") from error
+    for layer, (module, down, up) in pairs.items():
+        scaled = up.float() * scales[layer]
+        if isinstance(module, PackedLinear):
+            module.adapt(down.to(model.device, model.dtype), scaled.to(model.device, model.dtype))
+        else:  # another tensor: the one before may be of a model that shares it
+            sums = module.weight.float() + (scaled @ down.float()).to(module.weight.device)
+            module.weight = nn.Parameter(sums.to(module.weight.dtype), requires_grad=False)
+
+
+def plain_pairs(model: PreTrainedModel, directory: Path, way_out: str) -> tuple[dict[str, Any], Pairs]:
+    """The settings of the adapter in `directory`, and of every linear layer of `model` that it changes, by name, the
+    module, down [rank, in] and up [out, rank].
+
+    Raises ModelError where it is damaged, no plain LoRA, or made for other layers or shapes. way_out: what to do then.
+    """
     name, settings = f"the adapter {directory.name}", read_object(directory / ADAPTER)
-    _check_plain(settings, name)
+    _check_plain(settings, name, way_out)
     try:
         tensors = load_file(directory / WEIGHTS)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{directory}: {WEIGHTS} is damaged ({error}); download it again") from error
     check_finite(tensors.items(), name)
-    pairs: dict[str, tuple[PackedLinear | nn.Linear, Tensor, Tensor]] = {}
+    pairs: Pairs = {}
     for key in [key for key in tensors if key.endswith(DOWN)]:
         layer = key.removeprefix(PREFIX).removesuffix(DOWN)
         down, up = tensors.pop(key), tensors.pop(key.removesuffix(DOWN) + UP, torch.empty(0, 0))
-        pairs[layer] = (_checked(model, layer, down, up, name), down, up)
+        pairs[layer] = (_checked(model, layer, down, up, f"{name} changes {layer}", way_out), down, up)
     if tensors or not pairs:
-        raise ModelError(f"{name} holds {min(tensors, default='nothing')}, which packed weights cannot take; {WAY_OUT}")
-    for layer, (module, down, up) in pairs.items():
-        scaled = up.float() * _scale(settings, layer, len(down))
-        if isinstance(module, PackedLinear):
-            module.adapt(down.to(model.device, model.dtype), scaled.to(model.device, model.dtype))
-        else:
-            module.weight.copy_(module.weight.float() + (scaled @ down.float()).to(module.weight.device))
+        raise ModelError(f"{name} holds {min(tensors, default='nothing')}, which is no plain LoRA; {way_out}")
+    return settings, pairs
 
 
-def _check_plain(settings: dict[str, Any], name: str) -> None:
+def _check_plain(settings: dict[str, Any], name: str, way_out: str) -> None:
     if settings.get("peft_type") != "LORA":
-        raise ModelError(
-            f"{name} is {settings.get('peft_type')}, and beside packed weights only LORA can be used; {WAY_OUT}"
-        )
+        raise ModelError(f"{name} is {settings.get('peft_type')}, and only LORA can be taken here; {way_out}")
     for key in (
         "use_dora",
         "fan_in_fan_out",
@@ -61,22 +74,25 @@ def _check_plain(settings: dict[str, Any], name: str) -> None:
         "lora_bias",
         "trainable_token_indices",
         "layer_replication",
+        "megatron_config",
     ):
         if settings.get(key):
-            raise ModelError(f"{name} sets {key}, which packed weights cannot take; {WAY_OUT}")
+            raise ModelError(f"{name} sets {key}, which is no plain LoRA; {way_out}")
 
 
-def _checked(model: PreTrainedModel, layer: str, down: Tensor, up: Tensor, name: str) -> PackedLinear | nn.Linear:
+def _checked(
+    model: PreTrainedModel, layer: str, down: Tensor, up: Tensor, what: str, way_out: str
+) -> PackedLinear | nn.Linear:
     try:
         module = model.get_submodule(layer)
     except AttributeError as error:
-        raise ModelError(f"{name} is for {layer}, which the model does not have; use it with its own model") from error
+        raise ModelError(f"{what}, which the model does not have; use it with its own model") from error
     shared = getattr(model.get_input_embeddings(), "weight", None)
     if not isinstance(module, (PackedLinear, nn.Linear)) or getattr(module, "weight", module) is shared:
-        raise ModelError(f"{name} changes {layer}, which is no linear layer with weights of its own; {WAY_OUT}")
+        raise ModelError(f"{what}, which is no linear layer with weights of its own; {way_out}")
     size = module.out_features, module.in_features
     if (up.shape[0], down.shape[1]) != size or up.shape[1] != len(down):
-        raise ModelError(f"{name}: its tensors for {layer} do not fit a layer of {list(size)}")
+        raise ModelError(f"{what}, and its tensors do not fit a layer of {list(size)}; use it with its own model")
     return module
 
 

@@ -98,9 +98,9 @@ def _of_values(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def _of_adapter(without: str, directory: Path) -> str:
-    """Of a model whose fingerprint is `without`, and of all values of the adapter in `directory`, and how they are
-    scaled."""
+def adapter_fingerprint(without: str, directory: Path) -> str:
+    """The SHA-256 of a model whose fingerprint is `without`, and of all values of the adapter in `directory`, and how
+    they are scaled."""
     settings = read_object(directory / ADAPTER)
     scaled = {name: settings[name] for name in SCALED_BY if settings.get(name)}
     digest = hashlib.sha256(f"{without} {json.dumps(scaled, sort_keys=True)}\n".encode())
@@ -192,7 +192,7 @@ def load_adapter(model: PreTrainedModel, directory: Path, name: str) -> Trained:
             f"{dtype_hint(model)}"
         )
     (attach if is_packed(model) else _merge)(model, directory)
-    setattr(model, ADAPTED, Adapted(name, _of_values(model), _of_adapter(without, directory)))
+    setattr(model, ADAPTED, Adapted(name, _of_values(model), adapter_fingerprint(without, directory)))
     return Trained(name, None if record is None else Plan.parse(record["plan"]))
 
 
