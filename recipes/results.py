@@ -125,11 +125,13 @@ def _compared(arms: str, against: str) -> str:
     return f"python -m benchmarks quality table {files} --against {arm} --out docs/results/quality-{arms}-compared.json"
 
 
-def _tested(arms: str, length: int, windows: int, questions: int = 25, picture: bool = True) -> tuple[str, ...]:
-    """So many questions of each of four tasks."""
+def _tested(
+    arms: str, length: int, windows: int, questions: tuple[int, int] = (25, 25), picture: bool = True
+) -> tuple[str, ...]:
+    """So many questions of each of two tasks and of two others."""
     asked = {
-        "a": f"-n {questions} -w {windows} -t niah_single -t banking77_options",
-        "b": f"-n {questions} -w 0 -t niah_multikey -t niah_uuids",
+        "a": f"-n {questions[0]} -w {windows} -t niah_single -t banking77_options",
+        "b": f"-n {questions[1]} -w 0 -t niah_multikey -t niah_uuids",
     }
     return _halves(arms, "test", length, asked, f" --plot docs/results/quality-{arms}.png" if picture else "")
 
@@ -161,7 +163,7 @@ RESULTS_IN_ORDER = (
     Result("prefill-beyond-number", 35, quoted=("results/prefill.md", "prefill-beyond-number.json")),
     Result("prefill-beyond", 25, quoted=("results/prefill.md", "prefill-beyond.json")),
     Result("needles-smollm2", 4, quoted=("diagnose.md", "needles-smollm2.json")),
-    Result("quality-final", 760, _tested("final", 4096, 4, questions=42)),
+    Result("quality-final", 760, _tested("final", 4096, 4, questions=(91, 88))),
     Result("quality-final-unseen", 1, (
         "python -m benchmarks quality table {work}/final-a.jsonl {work}/final-b.jsonl "
         "--but-for recipes/quality/records/final-first-a.jsonl --but-for recipes/quality/records/final-first-b.jsonl "

@@ -170,12 +170,12 @@ def _score_row(pairs: Sequence[tuple[Record, Record]], differences: Sequence[flo
 def _over_tasks(
     cells: Sequence[ScoreRow], differences: Sequence[Sequence[float]], pairs: Sequence[tuple[Record, Record]]
 ) -> ScoreRow:
-    """The mean over tasks, each with the same weight; `different` is that of the task with fewest."""
+    """The mean over tasks, each with the same weight; `different` is that of all tasks together."""
     return replace(
         cells[0],
         task=ALL,
         questions=len(pairs),
-        different=min(cell.different for cell in cells),
+        different=sum(cell.different for cell in cells),
         score=statistics.fmean(cell.score for cell in cells),
         full=statistics.fmean(cell.full for cell in cells),
         difference=paired_interval(*differences),

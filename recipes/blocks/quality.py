@@ -108,6 +108,42 @@ def compared(told: Record) -> str:
     return f"{table(columns, rows)}\n\n{about}"
 
 
+# At most so much of full attention's, for plans of one verb and for those of several; and what a plan may lose there.
+WANTED: dict[str, dict[str, float]] = {
+    "at most 0.6 of the rows": {"rows": 0.6},
+    "at most a quarter of the bytes": {"bytes": 0.25},
+    "at most an eighth of the units": {"units": 0.125},
+    "at most 0.75 of the rows, a quarter of the bytes and an eighth of the units": {
+        "rows": 0.75, "bytes": 0.25, "units": 0.125,
+    },
+}  # fmt: skip
+MOST, LEAST = -0.02, -0.05
+
+
+def wanted(told: Record, unseen: Record) -> str:
+    """A line per cost: the plans that fit it, by questions and by windows, and which of them lose little."""
+    scores, windows = by_arm(told["scores"], "task"), by_arm(told["windows"], "domain")
+    news = by_arm(unseen["scores"], "task")
+
+    def shown(arm: str) -> str:
+        kept = all(f[arm]["difference"]["mean"] >= MOST and f[arm]["difference"]["low"] > LEAST for f in (scores, news))
+        all_of, new = (ranged(found[arm]["difference"], 1, 100, sign="+") for found in (scores, news))
+        text = f"`{arm}` {all_of}, of the unseen {new}"
+        return f"**{text}**" if kept else text
+
+    def fits(arm: str, most: dict[str, float]) -> bool:
+        costs = [found[arm]["costs"] for found in (scores, windows)]
+        return all(each[cost] <= share for each in costs for cost, share in most.items())
+
+    lines = []
+    for what, most in WANTED.items():
+        plans = [arm for arm in scores if arm != "full" and not arm.startswith(ORACLE)]
+        fitting = [arm for arm in plans if (" + " in arm) == (len(most) > 1) and fits(arm, most)]
+        best = sorted(fitting, key=lambda arm: -float(scores[arm]["difference"]["mean"]))
+        lines.append(f"- With {what}: {'; '.join(map(shown, best))}.")
+    return "\n".join(lines)
+
+
 ORACLE = "oracle: "  # begins the name of an arm that no one would run
 # What was chosen on validation for each cost, and for all at once.
 CHOSEN = {
@@ -221,4 +257,5 @@ BLOCKS = {
     f"quality-{name}": Block(shown, (f"quality-{name}.json",)) for shown, names in SHOWN.items() for name in names
 }
 BLOCKS["quality-final-unseen"] = Block(unseen, ("quality-final-unseen.json",))
+BLOCKS["quality-final-wanted"] = Block(wanted, ("quality-final.json", "quality-final-unseen.json"))
 BLOCKS["quality-final-caption"] = Block(caption, ("quality-final.json",))

@@ -101,7 +101,7 @@ def test_tasks_weigh_alike_whatever_their_number_of_questions():
     records += [answer(arm, i, 1.0, task="b") for i in range(200) for arm in ("full", "pop")]
     rows = {(row.arm, row.task): row for row in score_rows(records)}
     row, first, second = (rows["pop", task] for task in (ALL, "a", "b"))
-    assert (row.score, row.full, row.difference.mean, row.different) == (0.75, 1, -0.25, 8)
+    assert (row.score, row.full, row.difference.mean, row.different) == (0.75, 1, -0.25, 208)
     differences = [-1.0] * 4 + [0.0] * 4, [0.0] * 200
     assert row.difference == paired_interval(*differences)
     assert (first.difference, second.difference) == tuple(map(paired_interval, differences))
@@ -122,7 +122,7 @@ def test_windows_by_domain_and_over_all_with_both_perplexities():
 
 
 @pytest.mark.parametrize(
-    ("tasks", "questions", "won", "lost"),
+    ("tasks", "count", "won", "lost"),
     [(4, 25, 0.0, 0.9), (8, 12, 0.0, 0.8), (14, 12, 0.02, 0.5), (14, 12, 0.1, 0.1)],
 )
 def test_an_interval_over_tasks_holds_the_true_difference_about_as_often_as_it_says(tasks, count, won, lost):
