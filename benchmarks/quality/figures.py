@@ -81,11 +81,9 @@ class WindowRow:
 def score_rows(records: Sequence[Record], against: str = FULL) -> list[ScoreRow]:
     """A row per length, task and arm, and one per arm over all tasks; of questions that full attention and the arm
     `against`, with whose scores all are compared, have answered."""
-    answers = [record for record in records if record["kind"] == "answer"]
-    full, other = ({place(record): record for record in answers if record["arm"] == arm} for arm in (FULL, against))
+    groups, other = _pairs(records, "answer", against)
     rows: list[ScoreRow] = []
-    for group in _groups(answers, ("length", "arm", "plan")):
-        pairs = [(each, full[place(each)]) for each in group if place(each) in full and place(each) in other]
+    for pairs in groups:
         tasks = [[pair for pair in pairs if pair[0]["task"] == task] for task in _values(pairs, "task")]
         spreads = [_differences(cell, other) for cell in tasks]
         cells = [_score_row(*each, other) for each in zip(tasks, spreads, strict=True)]
@@ -96,11 +94,9 @@ def score_rows(records: Sequence[Record], against: str = FULL) -> list[ScoreRow]
 def window_rows(records: Sequence[Record], against: str = FULL) -> list[WindowRow]:
     """A row per length, domain and arm, and one per arm over all domains; of windows that full attention and the arm
     `against`, with whose KL all are compared, have followed."""
-    windows = [record for record in records if record["kind"] == "window"]
-    full, other = ({place(record): record for record in windows if record["arm"] == arm} for arm in (FULL, against))
+    groups, other = _pairs(records, "window", against)
     rows: list[WindowRow] = []
-    for group in _groups(windows, ("length", "arm", "plan")):
-        pairs = [(each, full[place(each)]) for each in group if place(each) in full and place(each) in other]
+    for pairs in groups:
         domains = _values(pairs, "domain")
         parts = {domain: [pair for pair in pairs if pair[0]["domain"] == domain] for domain in domains}
         parts |= {ALL: pairs} if len(domains) > 1 else {}
@@ -139,6 +135,15 @@ def costs_of(pairs: Sequence[tuple[Record, Record]]) -> dict[str, float | None]:
     shares = {cost: (total(mine, 0), total(whole, 0)) for cost, (mine, whole) in COSTS.items()}
     shares |= {cost: (total(name, 0), total(name, 1)) for cost, name in BYTES.items()}
     return {cost: mine / whole if whole and mine is not None else None for cost, (mine, whole) in shares.items()}
+
+
+def _pairs(records: Sequence[Record], kind: str, against: str) -> tuple[list[list[tuple[Record, Record]]], Places]:
+    """Of each arm at each length its records of a kind, each with full attention's, and those of the arm `against` by
+    their places; of what both of these have."""
+    mine = [record for record in records if record["kind"] == kind]
+    full, other = ({place(record): record for record in mine if record["arm"] == arm} for arm in (FULL, against))
+    groups = _groups((each for each in mine if place(each) in full and place(each) in other), ("length", "arm", "plan"))
+    return [[(each, full[place(each)]) for each in group] for group in groups], other
 
 
 def _differences(pairs: Sequence[tuple[Record, Record]], others: Places) -> list[float]:

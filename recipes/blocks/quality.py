@@ -156,19 +156,23 @@ CHOSEN = {
 }
 
 
-def caption(told: Record) -> str:
+def caption(told: Record, unseen: Record) -> str:
     """What the README says below the picture: of answers only where there are enough."""
-    scores = by_arm(told["scores"], "task")
+    scores, news = by_arm(told["scores"], "task"), by_arm(unseen["scores"], "task")
     windows = by_arm(told["windows"], "domain")
     full = scores["full"]
     plans = [arm for arm in windows if arm != "full" and not arm.startswith(ORACLE)]
 
     def lost(arm: str) -> str:
         distance = f"a KL of {ranged(windows[arm]['kl'], 3)}"
-        return distance if full["few"] else f"{points(scores[arm])} points and {distance}"
+        return distance if full["few"] else f"{points(scores[arm])} points, {points(news[arm])}, and {distance}"
 
     chosen = "; ".join(f"{what} {lost(arm)} (`{arm}`)" for what, arm in CHOSEN.items())
-    few = " (too few of a task to say what a plan loses of them, and tasks differ)" if full["few"] else ""
+    few = (
+        " (too few to say what a plan loses of them)"
+        if full["few"]
+        else (f", {news['full']['questions']} of which no plan had been asked before (the second figure of points)")
+    )
     return (
         f"*SmolLM2-135M after {full['length']:,} tokens: what {len(plans)} plans lose over what each computes, "
         "holds and reads; in brackets 95 % intervals, in braces shares of a prompt's tokens. Full attention answers "
@@ -258,4 +262,4 @@ BLOCKS = {
 }
 BLOCKS["quality-final-unseen"] = Block(unseen, ("quality-final-unseen.json",))
 BLOCKS["quality-final-wanted"] = Block(wanted, ("quality-final.json", "quality-final-unseen.json"))
-BLOCKS["quality-final-caption"] = Block(caption, ("quality-final.json",))
+BLOCKS["quality-final-caption"] = Block(caption, ("quality-final.json", "quality-final-unseen.json"))

@@ -53,7 +53,7 @@ TAUGHT = Mix("taught/", (25, 10, 5, 60), 512, (1536, 2560))
 
 
 def write_conversations(
-    corpus: Path, out: Path, tokenizer: PreTrainedTokenizerBase, *, count: int, seed: int, mix: Mix = TRAINED
+    corpus: Path, out: Path, tokenizer: PreTrainedTokenizerBase, *, count: int, seed: int, mix: Mix
 ) -> None:
     """Write `count` conversations unless they are there; a seed writes the same again, as a larger count begins.
 

@@ -73,7 +73,7 @@ def save(out: Path, model: Any, tokenizer: PreTrainedTokenizerBase, record: dict
         model.save_pretrained(out)
         tokenizer.save_pretrained(out)
     else:
-        model.peft_config["default"].base_model_name_or_path = record["base"]["name"]
+        model.peft_config[LEARNER].base_model_name_or_path = record["base"]["name"]
         model.save_pretrained(out, save_embedding_layers=False, selected_adapters=[LEARNER])
     write_metadata(out, record)
     (out / "README.md").write_text(speed_card(record), encoding="utf-8")

@@ -92,7 +92,7 @@ def train_speed(
         check_fresh(out)
     _check(model, tokenizer, policy, recipe)
     base = {"name": base_name(model), "fingerprint": fingerprint(model)}
-    origin = Origin.of(begin, teacher, model, base, recipe.lora)
+    origin = Origin.of(begin, teacher, model, base["fingerprint"], recipe.lora)
     longest = recipe.length or decoder.shape.max_positions
     read, about = _read(data, tokenizer, longest, policy, decoder)
     held_out: list[Conversation] = []
@@ -137,7 +137,8 @@ def _learn(
     loss: Callable[..., Tensor] = packed_loss
     if held_out or origin.taught:
         other = origin.compared(learner, model)
-        loss = partial(distilled_loss, teacher=other) if origin.taught else packed_loss
+    if origin.taught:
+        loss = partial(distilled_loss, teacher=other)
     if held_out:
         watch.judge = partial(HeldOut.of(other, policy, held_out).figures, decoder, policy)
     settings: dict[str, Any] = {"policy": policy, "checkpointing": recipe.checkpointing}

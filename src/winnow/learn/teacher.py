@@ -22,9 +22,8 @@ from winnow.runtime.adapters import (
     ADAPTER_WEIGHTS,
     adapter_fingerprint,
     asked_name,
-    dtype_hint,
     find_adapter,
-    read_metadata,
+    record_for,
 )
 from winnow.runtime.decoder import Decoder
 
@@ -45,16 +44,11 @@ class Given:
     settings: dict[str, Any]
 
     @classmethod
-    def of(cls, source: str, model: PreTrainedModel, base: dict[str, str]) -> "Given":
-        """base: name and fingerprint of the model. Raises ModelError where it is none, another model's, or another
-        kind of adapter."""
+    def of(cls, source: str, model: PreTrainedModel, without: str) -> "Given":
+        """without: the fingerprint of the model. Raises ModelError where it is none, another model's, or another kind
+        of adapter."""
         directory, name = find_adapter(source), asked_name(source)
-        record = read_metadata(directory)
-        if record is not None and record["base"]["fingerprint"] != base["fingerprint"]:
-            raise ModelError(
-                f"the adapter {name} was trained on {record['base']['name']}, and this model, {base['name']}, has "
-                f"other weights; give one of this model{dtype_hint(model)}"
-            )
+        record = record_for(model, without, directory, name)
         settings, _ = plain_pairs(model, directory, WANTED)
         for key, plain in ("bias", ("none",)), ("init_lora_weights", (True, False, "gaussian")):
             if settings.get(key, plain[0]) not in plain:  # with others peft changes the model as it loads them
@@ -62,7 +56,7 @@ class Given:
         for key in ("use_rslora", "rank_pattern", "alpha_pattern"):
             if settings.get(key):
                 raise ModelError(f"the adapter {name} sets {key}; {WANTED}")
-        both = adapter_fingerprint(base["fingerprint"], directory)
+        both = adapter_fingerprint(without, directory)
         return cls(name, directory, both, None if record is None else record["plan"], settings)
 
 
@@ -81,15 +75,15 @@ class Origin:
         begin: str | None,
         teacher: str | None,
         model: PreTrainedModel,
-        base: dict[str, str],
+        without: str,
         lora: Lora | None,
     ) -> "Origin":
         """Raises InputError where all parameters are trained, where a teacher was not trained at full depth, or where
         what is begun with has other settings than `lora`, and ModelError like `Given`."""
         if lora is None and (begin, teacher) != (None, None):
             raise InputError("an adapter to begin with, and a teacher, are about adapters, not about all parameters")
-        begun = None if begin is None else Given.of(begin, model, base)
-        teaches = None if teacher in (None, BASE) else Given.of(str(teacher), model, base)
+        begun = None if begin is None else Given.of(begin, model, without)
+        teaches = None if teacher in (None, BASE) else Given.of(str(teacher), model, without)
         if begun is not None and lora is not None:
             _check_alike(begun, lora)
         if teaches is not None and teaches.plan not in (None, "full"):
@@ -166,8 +160,6 @@ def distilled_loss(
     decoder: Decoder, batch: Batch, policy: Speed, teacher: Decoder, *, checkpointing: bool = False
 ) -> Tensor:
     """The sum over supervised tokens of the KL divergence from what the teacher, all layers computed, says there.
-
-    Takes some four tensors of [supervised, vocab] float32, of which the cross-entropy takes two.
 
     Source: Hinton, Vinyals and Dean, arXiv:1503.02531, at a temperature of 1 and without the labels.
     """

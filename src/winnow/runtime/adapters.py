@@ -177,6 +177,21 @@ def find_adapter(source: str | Path) -> Path:
     return place
 
 
+def record_for(model: PreTrainedModel, without: str, directory: Path, name: str) -> dict[str, Any] | None:
+    """The record of an adapter for `model`, whose fingerprint is `without`; None where there is none.
+
+    Raises ModelError where it is of another model.
+    """
+    record = read_metadata(directory)
+    if record is not None and record["base"]["fingerprint"] != without:
+        raise ModelError(
+            f"the adapter {name} was trained on {record['base']['name']}, and this model, "
+            f"{model.config.name_or_path or type(model).__name__}, has other weights; load it with its own"
+            f"{dtype_hint(model)}"
+        )
+    return record
+
+
 def load_adapter(model: PreTrainedModel, directory: Path, name: str) -> Trained:
     """Merge the adapter in `directory` into `model`, in place, or put it beside packed weights, which it cannot change.
 
@@ -184,13 +199,8 @@ def load_adapter(model: PreTrainedModel, directory: Path, name: str) -> Trained:
 
     Raises ModelError where it is damaged, cannot be merged, or was trained on another model.
     """
-    record, without = read_metadata(directory), fingerprint(model)
-    if record is not None and record["base"]["fingerprint"] != without:
-        raise ModelError(
-            f"the adapter {name} was trained on {record['base']['name']}, and this model, "
-            f"{model.config.name_or_path or type(model).__name__}, has other weights; load it with its own"
-            f"{dtype_hint(model)}"
-        )
+    without = fingerprint(model)
+    record = record_for(model, without, directory, name)
     (attach if is_packed(model) else _merge)(model, directory)
     setattr(model, ADAPTED, Adapted(name, _of_values(model), adapter_fingerprint(without, directory)))
     return Trained(name, None if record is None else Plan.parse(record["plan"]))
