@@ -163,7 +163,7 @@ RESULTS_IN_ORDER = (
     Result("prefill-beyond-number", 35, quoted=("results/prefill.md", "prefill-beyond-number.json")),
     Result("prefill-beyond", 25, quoted=("results/prefill.md", "prefill-beyond.json")),
     Result("needles-smollm2", 4, quoted=("diagnose.md", "needles-smollm2.json")),
-    Result("quality-final", 760, _tested("final", 4096, 4, questions=(91, 88))),
+    Result("quality-final", 760, _tested("final", 4096, 4, questions=(100, 100))),
     Result("quality-final-unseen", 1, (
         "python -m benchmarks quality table {work}/final-a.jsonl {work}/final-b.jsonl "
         "--but-for recipes/quality/records/final-first-a.jsonl --but-for recipes/quality/records/final-first-b.jsonl "
