@@ -182,6 +182,7 @@ RESULTS_IN_ORDER = (
     Result("quality-nearby", 45, _quality("nearby", "-n 6 -w 1", ON_FOUR)),
     Result("quality-spread", 40, _quality("spread", "-n 8 -w 1", ON_COPIES, length=2048)),
     Result("quality-spread-needle", 8, _quality("spread-needle", "-n 20 -w 1", ON_NEEDLE, length=2048)),
+    Result("quality-recent", 16, _quality("recent", "-n 6 -w 2", ON_FOUR, length=2048)),
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),
