@@ -26,7 +26,6 @@ from winnow.runtime.adapters import read_metadata
 NAMED = re.compile(r"{([\w-]+)}")
 ADAPTER = "--batch 2 --learning-rate 3e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 300"
 TAUGHT = "--batch 1 --accumulate 2 --learning-rate 2e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 120"
-RECENT = "--decode-from last:256"
 HEADS = "--width 256 --length 4096 --updates 32 --learning-rate 1e-3 --warmup 0.1 --validate-every 80"
 ZAP = "--width 256 --length 4096 --dtype bfloat16 --bf16 --validate-every 500"
 
@@ -63,7 +62,10 @@ PARTS = (
     # The control teaches, so that what is left between the two is what a prompt in fewer layers cannot say; and the end
     # of a prompt goes through all of them, or an answer's first tokens see nothing of it there.
     Part(
-        "speed-23-taught", f"speed --cutoff 23 {RECENT} --begin {{speed-23}} --teacher {{long}} {TAUGHT}", 240, "taught"
+        "speed-23-taught",
+        f"speed --cutoff 23 --decode-from last:256 --begin {{speed-23}} --teacher {{long}} {TAUGHT}",
+        240,
+        "taught",
     ),
 )
 
