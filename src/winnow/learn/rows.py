@@ -34,15 +34,14 @@ def segments(conversation: Conversation, anchors: str, decode_from: str) -> list
     Args:
         anchors, decode_from: as in `speed`; "last:m" begins m tokens before the answer, "header" with its header.
     Raises:
-        InputError: naming the conversation, where a prompt has no such tokens.
+        InputError: naming the conversation, where a prompt has no such anchors.
     Source:
         SPEED, arXiv:2605.06105, and the index builder of the authors' training code, which this follows.
     """
     found = []
     for turn in conversation.turns:
-        start = turn.start if decode_from == "header" else turn.answer - int(decode_from.partition(":")[2])
-        if start < 0:
-            raise InputError(f"{conversation.where}: decode_from={decode_from!r}: the prompt has {turn.answer} tokens")
+        count = None if decode_from == "header" else int(decode_from.partition(":")[2])
+        start = turn.start if count is None else max(0, turn.answer - count)
         try:
             first = anchor_positions(anchors, start, conversation.system)
         except InputError as error:

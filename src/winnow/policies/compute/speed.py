@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from winnow.errors import InputError
 from winnow.parameters import Where
 from winnow.policies.base import ModelShape, Services
 from winnow.policies.compute.anchors import anchor_positions, anchors_problem
@@ -27,7 +26,7 @@ class Speed(ShallowPrefill):
         joined by +.
     decode_from: where the decode phase begins, which goes through all layers too: "header", with the last assistant
         header of the chat template, or with the last token of a prompt that has none; or "last:m", with the last m
-        prompt tokens.
+        prompt tokens, or all of a prompt that has fewer.
     self_only: in the layers from K on a token of the decode phase sees the anchors and itself, not the tokens decoded
         before it (an ablation; for anchors "bos" and "none").
 
@@ -76,10 +75,7 @@ class Speed(ShallowPrefill):
         """The position of the first prompt token that belongs to the decode phase."""
         if self.decode_from == "header":
             return decode_start(ids, services.template)
-        count = int(self.decode_from.partition(":")[2])
-        if count > len(ids):
-            raise InputError(f"decode_from={self.decode_from!r} asks for more tokens than the prompt's {len(ids)}")
-        return len(ids) - count
+        return max(0, len(ids) - int(self.decode_from.partition(":")[2]))
 
     def prefix_stable(self, n: int, deep: Deep) -> int:
         """The prompt before its decode phase, which is prompt like any other in a longer one."""
