@@ -186,6 +186,9 @@ RESULTS_IN_ORDER = (
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),
+    Result("quality-taught", 25, (
+        *_tested("taught", 2048, 2, picture=False), _compared("taught", "full, smollm2-long"),
+    )),
     Result("quality-trained-long", 45, (
         "python -m benchmarks quality run {work}/trained-long.jsonl --split test --data {data} -m smollm2 "
         "--plans recipes/quality/trained-long.json -l 4096 -n 100 -w 4 -t niah_single --threads 1",

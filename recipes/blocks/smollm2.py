@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .quality import by_arm, compared, final, points
 from .tables import Block, Columns, Record, code, count, key, mib, percent, ranged, table
 
@@ -14,7 +16,7 @@ COLUMNS: Columns = {
     "held out, before": key("before"),
     "held out, after": key("after"),
 }
-FIGURES = ("loss", "overlap", "distance")  # of what is held out; a KL is from the model before, and grows
+FIGURES = {name: name for name in ("loss", "overlap", "distance")}  # of what is held out
 
 
 def markdown(records: list[Record]) -> str:
@@ -25,11 +27,13 @@ def markdown(records: list[Record]) -> str:
 
 def _held_out(record: Record) -> Record:
     told = [line["held_out"] for line in record["log"] if "held_out" in line and line["step"] == 0]
-    return {"before": _figures(told[0]) if told else "", "after": _figures(record["result"]["held_out"])}
-
-
-def _figures(held_out: Record) -> str:
-    return ", ".join(f"{name} {held_out[name]:.3f}" for name in FIGURES if name in held_out)
+    # Without a teacher a KL is from the model before, and grows.
+    names = FIGURES | ({"kl": "KL"} if record.get("teacher") else {})
+    figures = {"before": told[0] if told else {}, "after": record["result"]["held_out"]}
+    return {
+        when: ", ".join(f"{name} {of[key]:.3f}" for key, name in names.items() if key in of)
+        for when, of in figures.items()
+    }
 
 
 def said(records: list[Record]) -> str:
@@ -52,10 +56,12 @@ def said(records: list[Record]) -> str:
 TRAINED = ("quality-trained-speed.json", "quality-trained-control.json")
 CONTROL, ANCHORED = "full, smollm2-long", "speed(3/4), smollm2-speed-23"
 NONE, HALF = "speed(3/4, anchors='none'), speed-23-none", "speed(1/2), speed-15"
+TAUGHT = ("quality-taught.json", "quality-taught-compared.json")
+WITH_END = "speed(3/4, decode_from='last:256')"
 
 
-def beside_control(told: Record, control: Record) -> dict[str, str]:
-    """What is said of each arm. told: points from full attention; control: from the control, trained alike."""
+def beside_control(told: Record, control: Record, arms: Sequence[str] = (ANCHORED, NONE, HALF)) -> dict[str, str]:
+    """What is said of arms and of the control. told: points from full attention; control: from the control."""
     windows, scores = by_arm(told["windows"], "domain"), by_arm(control["scores"], "task")
     own = windows[CONTROL]["kl"]["mean"]
 
@@ -64,7 +70,7 @@ def beside_control(told: Record, control: Record) -> dict[str, str]:
         times = "" if arm == CONTROL else f", {kl['mean'] / own:.1f} times the control's"
         return f"KL {ranged(kl, 3)}{times}, perplexity {ranged(ratio, 2)} times that of the model as it was"
 
-    beside = {arm: f"{points(scores[arm])} points from the control; {text(arm)}" for arm in (ANCHORED, NONE, HALF)}
+    beside = {arm: f"{points(scores[arm])} points from the control; {text(arm)}" for arm in arms}
     before = points(by_arm(told["scores"], "task")[CONTROL])
     return beside | {CONTROL: f"{before} points from the model as it was; {text(CONTROL)}"}
 
@@ -72,7 +78,16 @@ def beside_control(told: Record, control: Record) -> dict[str, str]:
 def trained_speed(told: Record, control: Record) -> str:
     """A line per arm."""
     named = {"Three quarters of the layers": ANCHORED, "Without the anchor": NONE, "Half": HALF, "The control": CONTROL}
-    beside = beside_control(told, control)
+    return _lines(named, beside_control(told, control))
+
+
+def taught(told: Record, control: Record) -> str:
+    """A line per arm, where the end of a prompt goes through all layers."""
+    named = {"Trained": f"{WITH_END}, smollm2-speed-23", "Untrained": WITH_END, "The control": CONTROL}
+    return _lines(named, beside_control(told, control, [arm for arm in named.values() if arm != CONTROL]))
+
+
+def _lines(named: dict[str, str], beside: dict[str, str]) -> str:
     return "\n".join(f"- {what}: {beside[arm]}." for what, arm in named.items())
 
 
@@ -98,6 +113,8 @@ def times(adapted: Record, without: Record) -> str:
 BLOCKS = {
     "trained-speed-times": Block(times, ("trained-speed-times.json", "trained-speed-times-without.json")),
     "quality-trained-speed-said": Block(trained_speed, TRAINED),
+    "quality-taught-said": Block(taught, TAUGHT),
+    "quality-taught": Block(final, TAUGHT[:1]),
     "smollm2-training-said": Block(said, ("smollm2-training.json",)),
     "smollm2-training": Block(markdown, ("smollm2-training.json",)),
     "quality-trained-speed": Block(final, ("quality-trained-speed.json",)),

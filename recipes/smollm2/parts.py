@@ -58,7 +58,6 @@ PARTS = (
     Part("zap", f"kvzap {ZAP}", 800),
     Part("gates", "duo --dtype bfloat16 --validate-every 100", 400),
     Part("long-heads", f"locret {HEADS} --adapter {{long}}", 240),
-    Part("speed-23-heads", f"locret {HEADS} --adapter {{speed-23}}", 240),
     # The control teaches, so that what is left between the two is what a prompt in fewer layers cannot say; and the end
     # of a prompt goes through all of them, or an answer's first tokens see nothing of it there.
     Part(
@@ -67,6 +66,7 @@ PARTS = (
         240,
         "taught",
     ),
+    Part("speed-23-heads", f"locret {HEADS} --adapter {{speed-23-taught}}", 240),
 )
 
 

@@ -14,11 +14,12 @@ from winnow.runtime.adapters import read_metadata
 
 from .parts import PARTS
 
-# By its title, the figure that a panel draws, and what the parts that it is drawn of have among those held out.
+# By its title, of which parts a panel is, and the figure that it draws.
 PANELS = {
-    "adapters: loss": ("loss", "kl"),
-    "heads: loss": ("loss", "overlap"),
-    "heads: overlap of the best tenth": ("overlap", "overlap"),
+    "adapters: loss": ("adapter", "loss"),
+    "with a teacher: KL from it": ("taught", "kl"),
+    "heads: loss": ("heads", "loss"),
+    "heads: overlap of the best tenth": ("heads", "overlap"),
 }
 SMOOTHED = 3  # lines of a log
 
@@ -39,9 +40,11 @@ def _lines(log: Path) -> list[Record]:
 
 def plot(records: list[Record], path: Path) -> None:
     """What was learnt over steps, a panel per figure: lines for what is learnt from, dots for what is held out."""
-    figure = new_figure(13, 4.2)
-    for axis, (title, (name, only)) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
-        mine = [record for record in records if any(only in line.get("held_out", {}) for line in record["log"])]
+    drawn = {title: [each for each in records if _kind(each) == kind] for title, (kind, _) in PANELS.items()}
+    drawn = {title: mine for title, mine in drawn.items() if mine}
+    figure = new_figure(4.4 * len(drawn), 4.2)
+    for axis, (title, mine) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True):
+        _, name = PANELS[title]
         for place, record in enumerate(mine):
             steps, values = series(record["log"], name)
             axis.plot(steps, running(values, SMOOTHED), color=f"C{place}", linewidth=1.6, label=record["part"])
@@ -51,6 +54,14 @@ def plot(records: list[Record], path: Path) -> None:
         axis.legend(frameon=False, fontsize=8)
         plain(axis)
     save(figure, path)
+
+
+def _kind(record: Record) -> str:
+    """Which panels draw a part: none of what learns neither as an adapter nor as heads do."""
+    held_out = record["result"]["held_out"]
+    if "kl" in held_out:
+        return "taught" if record.get("teacher") else "adapter"
+    return "heads" if "overlap" in held_out else ""
 
 
 if __name__ == "__main__":

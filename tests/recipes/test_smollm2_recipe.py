@@ -147,6 +147,11 @@ def test_parts_are_trained_each_over_its_own_and_once(tmp_path, capsys):
     assert report.markdown(records).count("loss") == 3  # of the heads before they learnt nothing is known
     report.plot(records, tmp_path / "training.png")
     assert (tmp_path / "training.png").stat().st_size > 5000
+    steps = [{"step": 0, "held_out": {"loss": 1.0, "kl": 0.5}}, {"step": 1, "kl": 0.4}]
+    taught = {**records[0], "teacher": "long", "result": records[0]["result"] | steps[0], "log": steps}
+    assert "loss 1.000, KL 0.500" in report.markdown([taught])
+    report.plot([taught, *records], tmp_path / "both.png")
+    assert (tmp_path / "both.png").stat().st_size > (tmp_path / "training.png").stat().st_size
     broken = parts.Part("broken", "locret --width -1", 1)
     assert parts.train([broken, heads], tmp_path, tmp_path / "out", "needle", None, 1) is broken
 

@@ -15,6 +15,7 @@ TEXT = (
     "and today almost all lighthouses work on their own. Some of the old houses are now museums or small hotels, and "
     "people climb the stairs to look at the sea."
 )
+SHALLOW = "speed(cutoff=23, decode_from='last:256')"
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,6 @@ def test_its_trained_parts_go_by_name(packed: LLM) -> None:
     assert named[0].token_ids == own[0].token_ids
     packed.check([TEXT], plan="duo(gates='smollm2', sink=4, recent=16)")
     trained = LLM("smollm2", device="cpu", adapter="smollm2-speed-23")
-    assert trained.plan == Plan.parse("speed(cutoff=23)")
+    assert trained.plan == Plan.parse(SHALLOW)
     with pytest.raises(ModelError, match="trained on"):
-        trained.check([TEXT], plan="speed(cutoff=23) + locret(heads='smollm2')")
+        trained.check([TEXT], plan=f"{SHALLOW} + locret(heads='smollm2')")
