@@ -58,6 +58,7 @@ CONTROL, ANCHORED = "full, smollm2-long", "speed(3/4), smollm2-speed-23"
 NONE, HALF = "speed(3/4, anchors='none'), speed-23-none", "speed(1/2), speed-15"
 TAUGHT = ("quality-taught.json", "quality-taught-compared.json")
 WITH_END = "speed(3/4, decode_from='last:256')"
+WITH_END_TRAINED = f"{WITH_END}, smollm2-speed-23"
 
 
 def beside_control(told: Record, control: Record, arms: Sequence[str] = (ANCHORED, NONE, HALF)) -> dict[str, str]:
@@ -83,8 +84,8 @@ def trained_speed(told: Record, control: Record) -> str:
 
 def taught(told: Record, control: Record) -> str:
     """A line per arm, where the end of a prompt goes through all layers."""
-    named = {"Trained": f"{WITH_END}, smollm2-speed-23", "Untrained": WITH_END, "The control": CONTROL}
-    return _lines(named, beside_control(told, control, [arm for arm in named.values() if arm != CONTROL]))
+    named = {"Trained": WITH_END_TRAINED, "Untrained": WITH_END, "The control": CONTROL}
+    return _lines(named, beside_control(told, control, (WITH_END_TRAINED, WITH_END)))
 
 
 def _lines(named: dict[str, str], beside: dict[str, str]) -> str:

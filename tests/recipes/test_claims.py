@@ -52,10 +52,25 @@ def test_lazyllm(told, kl, lost, score):
     assert kl[STATIC]["low"] < kl[PAPER]["mean"]
 
 
+def read(names):
+    return [json.loads((ROOT / "docs" / "results" / name).read_text(encoding="utf-8")) for name in names]
+
+
+def test_trained_speed_with_the_end_of_a_prompt():
+    told, control = read(pretrained.TAUGHT)
+    before, _ = read(pretrained.TRAINED)
+    lost = {row["arm"]: row["difference"] for row in control["scores"] if row["task"] == "all"}
+    kl = {row["arm"]: row["kl"] for row in told["windows"] if row["domain"] == "all"}
+    was = {row["arm"]: row["kl"] for row in before["windows"] if row["domain"] == "all"}
+    assert abs(lost[pretrained.WITH_END_TRAINED]["mean"]) < 0.005  # as many answers are right
+    assert kl["full, smollm2-long"]["high"] < kl[pretrained.WITH_END_TRAINED]["low"]
+    assert kl[pretrained.WITH_END_TRAINED]["high"] < was[pretrained.ANCHORED]["low"]
+    assert lost[pretrained.WITH_END]["high"] < -0.1
+    assert kl[pretrained.WITH_END]["high"] < kl["full, smollm2-long"]["low"]
+
+
 def test_trained_speed():
-    told, control = (
-        json.loads((ROOT / "docs" / "results" / name).read_text(encoding="utf-8")) for name in pretrained.TRAINED
-    )
+    told, control = read(pretrained.TRAINED)
     lost = {row["arm"]: row["difference"] for row in control["scores"] if row["task"] == "all"}
     kl = {row["arm"]: row["kl"] for row in told["windows"] if row["domain"] == "all"}
     assert lost[pretrained.ANCHORED]["low"] < 0 < lost[pretrained.ANCHORED]["high"]
