@@ -97,7 +97,7 @@ TIMES: Columns = {
     "adapter": lambda row: f"`{row['adapter']}`" if row["adapter"] else "none",
     "TTFT, s": lambda row: f"{row['ttft_s']['median']:.1f}",
     "TTFT of full's": lambda row: f"{row['ratios']['ttft']:.2f}",
-    "TPOT, ms": lambda row: f"{1000 * row['tpot_s']['median']:.0f}",
+    "TPOT, ms": lambda row: f"{1000 * row['tpot_s']['median']:.1f}",
     "TPOT of full's": lambda row: f"{row['ratios']['tpot']:.2f}",
     "rows, %": percent("rows_share"),
     "bytes, MiB": mib("total_bytes", 1),
