@@ -16,7 +16,7 @@ COLUMNS: Columns = {
     "held out, before": key("before"),
     "held out, after": key("after"),
 }
-FIGURES = {name: name for name in ("loss", "overlap", "distance")}  # of what is held out
+FIGURES = {"loss": "loss", "overlap": "overlap", "distance": "distance"}  # of what is held out
 
 
 def markdown(records: list[Record]) -> str:
@@ -29,11 +29,12 @@ def _held_out(record: Record) -> Record:
     told = [line["held_out"] for line in record["log"] if "held_out" in line and line["step"] == 0]
     # Without a teacher a KL is from the model before, and grows.
     names = FIGURES | ({"kl": "KL"} if record.get("teacher") else {})
-    figures = {"before": told[0] if told else {}, "after": record["result"]["held_out"]}
-    return {
-        when: ", ".join(f"{name} {of[key]:.3f}" for key, name in names.items() if key in of)
-        for when, of in figures.items()
-    }
+    before = _figures(told[0], names) if told else ""
+    return {"before": before, "after": _figures(record["result"]["held_out"], names)}
+
+
+def _figures(held_out: Record, names: dict[str, str]) -> str:
+    return ", ".join(f"{name} {held_out[key]:.3f}" for key, name in names.items() if key in held_out)
 
 
 def said(records: list[Record]) -> str:

@@ -40,11 +40,10 @@ def _lines(log: Path) -> list[Record]:
 
 def plot(records: list[Record], path: Path) -> None:
     """What was learnt over steps, a panel per figure: lines for what is learnt from, dots for what is held out."""
-    drawn = {title: [each for each in records if _kind(each) == kind] for title, (kind, _) in PANELS.items()}
-    drawn = {title: mine for title, mine in drawn.items() if mine}
+    kinds = {kind: [each for each in records if _kind(each) == kind] for kind, _ in PANELS.values()}
+    drawn = [(title, name, kinds[kind]) for title, (kind, name) in PANELS.items() if kinds[kind]]
     figure = new_figure(4.4 * len(drawn), 4.2)
-    for axis, (title, mine) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True):
-        _, name = PANELS[title]
+    for axis, (title, name, mine) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
         for place, record in enumerate(mine):
             steps, values = series(record["log"], name)
             axis.plot(steps, running(values, SMOOTHED), color=f"C{place}", linewidth=1.6, label=record["part"])

@@ -19,9 +19,13 @@ BOS, NONE, FOUR = (f"speed(cutoff=0.75{anchors})" for anchors in ("", ", anchors
 NEEDLES = ("niah_single", "niah_multikey", "niah_uuids")
 
 
+def read(*names):
+    return [json.loads((ROOT / "docs" / "results" / name).read_text(encoding="utf-8")) for name in names]
+
+
 @pytest.fixture(scope="module")
 def told():
-    return json.loads((ROOT / "docs" / "results" / "quality-claims.json").read_text(encoding="utf-8"))
+    return read("quality-claims.json")[0]
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +56,9 @@ def test_lazyllm(told, kl, lost, score):
     assert kl[STATIC]["low"] < kl[PAPER]["mean"]
 
 
-def read(names):
-    return [json.loads((ROOT / "docs" / "results" / name).read_text(encoding="utf-8")) for name in names]
-
-
 def test_trained_speed_with_the_end_of_a_prompt():
-    told, control = read(pretrained.TAUGHT)
-    before, _ = read(pretrained.TRAINED)
+    told, control = read(*pretrained.TAUGHT)
+    before, _ = read(*pretrained.TRAINED)
     lost = {row["arm"]: row["difference"] for row in control["scores"] if row["task"] == "all"}
     kl = {row["arm"]: row["kl"] for row in told["windows"] if row["domain"] == "all"}
     was = {row["arm"]: row["kl"] for row in before["windows"] if row["domain"] == "all"}
@@ -70,7 +70,7 @@ def test_trained_speed_with_the_end_of_a_prompt():
 
 
 def test_trained_speed():
-    told, control = read(pretrained.TRAINED)
+    told, control = read(*pretrained.TRAINED)
     lost = {row["arm"]: row["difference"] for row in control["scores"] if row["task"] == "all"}
     kl = {row["arm"]: row["kl"] for row in told["windows"] if row["domain"] == "all"}
     assert lost[pretrained.ANCHORED]["low"] < 0 < lost[pretrained.ANCHORED]["high"]
@@ -96,7 +96,7 @@ def test_locret(lost):
 
 
 def test_slowfast():
-    told = json.loads((ROOT / "docs" / "results" / "quality-slowfast.json").read_text(encoding="utf-8"))
+    [told] = read("quality-slowfast.json")
     kl = {row["arm"]: row["kl"] for row in told["windows"] if row["domain"] == "all"}
     lost = {(row["arm"], row["task"]): row["difference"] for row in told["scores"]}
     ours = "slowfast(budget={1/4})"

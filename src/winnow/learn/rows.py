@@ -10,6 +10,7 @@ from torch import Tensor
 from winnow.errors import InputError
 from winnow.learn.chat import Conversation
 from winnow.policies.compute.anchors import anchor_positions
+from winnow.policies.compute.turns import last_start
 
 IGNORED = -100  # the label of a token that is not learnt
 
@@ -40,8 +41,8 @@ def segments(conversation: Conversation, anchors: str, decode_from: str) -> list
     """
     found = []
     for turn in conversation.turns:
-        count = None if decode_from == "header" else int(decode_from.partition(":")[2])
-        start = turn.start if count is None else max(0, turn.answer - count)
+        last = last_start(decode_from, turn.answer)
+        start = turn.start if last is None else last
         try:
             first = anchor_positions(anchors, start, conversation.system)
         except InputError as error:

@@ -10,7 +10,7 @@ from winnow.policies.compute.anchors import anchor_positions, anchors_problem
 from winnow.policies.compute.base import Deep, LayerTokens
 from winnow.policies.compute.cutoff import ShallowPrefill
 from winnow.policies.compute.gates import Gate
-from winnow.policies.compute.turns import decode_start, system_length
+from winnow.policies.compute.turns import decode_start, last_start, system_length
 
 _LAST = re.compile(r"last:([1-9]\d*)")
 
@@ -73,9 +73,8 @@ class Speed(ShallowPrefill):
 
     def _start(self, ids: list[int], services: Services) -> int:
         """The position of the first prompt token that belongs to the decode phase."""
-        if self.decode_from == "header":
-            return decode_start(ids, services.template)
-        return max(0, len(ids) - int(self.decode_from.partition(":")[2]))
+        start = last_start(self.decode_from, len(ids))
+        return decode_start(ids, services.template) if start is None else start
 
     def prefix_stable(self, n: int, deep: Deep) -> int:
         """The prompt before its decode phase, which is prompt like any other in a longer one."""

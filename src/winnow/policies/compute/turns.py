@@ -58,6 +58,12 @@ def decode_start(ids: Sequence[int], tokenizer: "PreTrainedTokenizerBase | None"
     return len(ids) - 1 if start is None else start
 
 
+def last_start(decode_from: str, prompt: int) -> int | None:
+    """Where a decode phase "last:m" of a prompt of so many tokens begins, 0 where it has fewer; None of "header"."""
+    _, _, count = decode_from.partition(":")
+    return max(0, prompt - int(count)) if count else None
+
+
 def system_length(ids: Sequence[int], tokenizer: "PreTrainedTokenizerBase | None") -> int | None:
     """How many tokens stand before the first user's message and its marker; None where none is found."""
     found = markers(tokenizer) if tokenizer is not None else None
