@@ -29,7 +29,7 @@ class ScoreRow:
 
     questions: how many were answered; different: how many of them ask different things, which the interval rests on.
     score: 0 .. 1; full: full attention's, or that of the arm that all are compared with; difference: from it, in pairs.
-    costs: shares of full attention's, None where there is nothing to count.
+    adapter: what the model had besides. costs: shares of full attention's, None where there is nothing to count.
     """
 
     arm: str
@@ -41,6 +41,7 @@ class ScoreRow:
     score: float
     full: float
     difference: Interval
+    adapter: str | None
     costs: dict[str, float | None]
 
     @property
@@ -58,7 +59,8 @@ class WindowRow:
 
     kl: nats, full attention's distribution of the next token to the arm's; difference: from that of the arm that all
     are compared with, window by window (of full attention, 0). top1: how often both find the same token likeliest.
-    perplexity, perplexity_full: of the text under the arm and under full attention; ratio: of the two.
+    perplexity, perplexity_full: of the text under the arm and under full attention; ratio: of the two. adapter: what
+    the model had besides.
     """
 
     arm: str
@@ -72,6 +74,7 @@ class WindowRow:
     perplexity: float
     perplexity_full: float
     ratio: Interval
+    adapter: str | None
     costs: dict[str, float | None]
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,6 +171,7 @@ def _score_row(pairs: Sequence[tuple[Record, Record]], differences: Sequence[flo
         score=statistics.fmean(mine["score"] for mine, _ in pairs),
         full=statistics.fmean(others[place(mine)]["score"] for mine, _ in pairs),
         difference=paired_interval(differences),
+        adapter=first.get("adapter"),
         costs=costs_of(pairs),
     )
 
@@ -204,6 +208,7 @@ def _window_row(domain: str, pairs: Sequence[tuple[Record, Record]], others: Pla
         perplexity=math.exp(statistics.fmean(each["nll_plan"] for each in mine)),
         perplexity_full=math.exp(statistics.fmean(each["nll_full"] for each in mine)),
         ratio=Interval(*map(math.exp, (loss.mean, loss.low, loss.high))),
+        adapter=mine[0].get("adapter"),
         costs=costs_of(pairs),
     )
 

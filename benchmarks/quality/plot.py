@@ -1,4 +1,7 @@
-"""Pictures: what an arm loses, in points and in KL, over each of its costs; the frontier is what nothing beats."""
+"""Pictures: what an arm loses, in points and in KL, over each of its costs; the frontier is what nothing beats.
+
+Arms of which the model has an adapter have a frontier of their own: what training moves is between the two.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,16 +25,18 @@ CHEAPER = 99.5  # %: an arm that takes more of a cost says nothing about it
 LINEAR = 0.01  # nats: a KL below is drawn to a linear scale
 TICKS = (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 APART = 0.045  # of two names, of the height of a panel
+MARKERS = {False: ("o", "solid", "the model as it is"), True: ("D", "dashed", "with an adapter")}  # by `Point.adapted`
 
 
 @dataclass(frozen=True)
 class Point:
-    """An arm: its cost, % of full attention's, and what it loses."""
+    """An arm: its cost, % of full attention's, and what it loses. adapted: whether its model has an adapter."""
 
     arm: str
     verb: str
     cost: float
     lost: Interval
+    adapted: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,11 @@ def plot_quality(path: Path, scores: Sequence[ScoreRow], windows: Sequence[Windo
         panels[0].set_ylabel(line.label)
     for panels, line in zip(axes, lines, strict=True):  # once all limits are settled
         for axis, cost in zip(panels, PANELS, strict=True):
-            _name(axis, frontier(line.points[cost], higher=line.higher))
+            _name(axis, [each for _, best in _frontiers(line.points[cost], higher=line.higher) for each in best])
     for axis, what in zip(axes[-1], PANELS.values(), strict=True):
         axis.set_xlabel(f"{what}, % of full attention's")
-    _legend(figure, {verb_of(row.plan) for row in (*answered, *followed) if row.arm != FULL})
+    shown = [point for line in lines for points in line.points.values() for point in points]
+    _legend(figure, {point.verb for point in shown}, {point.adapted for point in shown})
     figure.suptitle(f"{title}, {length:,} tokens", x=0.01, ha="left", fontweight="bold", fontsize=12)
     save(figure, path)
 
@@ -84,6 +90,12 @@ def frontier(points: Sequence[Point], *, higher: bool) -> list[Point]:
     return found
 
 
+def _frontiers(points: Sequence[Point], *, higher: bool) -> list[tuple[list[Point], list[Point]]]:
+    """The points of models as they are and of those with an adapter, each with their frontier."""
+    groups = [[point for point in points if point.adapted is adapted] for adapted in MARKERS]
+    return [(group, frontier(group, higher=higher)) for group in groups if group]
+
+
 def _overall(rows: Sequence[Row], what: Callable[[Row], str]) -> list[Row]:
     """The rows over all tasks or domains, or of the only one."""
     kinds = {what(row) for row in rows}
@@ -95,7 +107,9 @@ def _points(rows: Sequence[Row], cost: str, lost: Callable[[Row], Interval]) -> 
     """Of the arms that save some of a cost."""
     shares = [(row, share) for row in rows if row.arm != FULL and (share := row.costs[cost]) is not None]
     return [
-        Point(row.arm, verb_of(row.plan), 100 * share, lost(row)) for row, share in shares if 100 * share <= CHEAPER
+        Point(row.arm, verb_of(row.plan), 100 * share, lost(row), row.adapter is not None)
+        for row, share in shares
+        if 100 * share <= CHEAPER
     ]
 
 
@@ -104,15 +118,17 @@ def _percent(interval: Interval) -> Interval:
 
 
 def _panel(axis: "Axes", points: Sequence[Point], *, higher: bool) -> None:
-    best = frontier(points, higher=higher)
-    for point in points:
-        on = point in best
-        reach = [[max(0.0, point.lost.mean - point.lost.low)], [max(0.0, point.lost.high - point.lost.mean)]]
-        axis.errorbar(
-            point.cost, point.lost.mean, reach, color=COLOURS[point.verb], marker="o" if on else ".", ms=7 if on else 6,
-            elinewidth=1.2 if on else 0.5, alpha=1 if on else 0.4, zorder=3 if on else 2,
-        )  # fmt: skip
-    axis.step([each.cost for each in best], [each.lost.mean for each in best], where="post", color=GREY, lw=1, zorder=1)
+    for group, best in _frontiers(points, higher=higher):
+        marker, line, _ = MARKERS[best[0].adapted]
+        for point in group:
+            on = point in best
+            reach = [[max(0.0, point.lost.mean - point.lost.low)], [max(0.0, point.lost.high - point.lost.mean)]]
+            axis.errorbar(
+                point.cost, point.lost.mean, reach, color=COLOURS[point.verb], marker=marker, ms=7 if on else 3,
+                elinewidth=1.2 if on else 0.5, alpha=1 if on else 0.4, zorder=3 if on else 2,
+            )  # fmt: skip
+        reached = [each.cost for each in best], [each.lost.mean for each in best]
+        axis.step(*reached, where="post", color=GREY, lw=1, linestyle=line, zorder=1)
     axis.set_xscale("log")
     axis.set_xlim(right=110)
     axis.set_xticks([2, 5, 10, 20, 50, 100], ["2", "5", "10", "20", "50", "100"])
@@ -151,9 +167,14 @@ def _short(arm: str) -> str:
     return " + ".join(names) if len(names) > 1 else f"{arm[: NAMED - 2]} …"
 
 
-def _legend(figure: "Figure", verbs: set[str]) -> None:
+def _legend(figure: "Figure", verbs: set[str], adapted: set[bool]) -> None:
+    """Colours, and markers where there are two."""
     from matplotlib.lines import Line2D
 
     shown = [verb for verb in COLOURS if verb in verbs]
     handles = [Line2D([], [], color=COLOURS[verb], marker="o", lw=0, label=verb) for verb in shown]
+    kinds = [MARKERS[each] for each in MARKERS if each in adapted] if len(adapted) > 1 else []
+    handles += [
+        Line2D([], [], color=GREY, marker=marker, linestyle=line, lw=1, label=label) for marker, line, label in kinds
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=max(1, len(handles)), frameon=False, fontsize=8)

@@ -232,3 +232,20 @@ def test_a_plan_that_loses_nothing_has_its_place_in_the_picture(worst, tmp_path,
         low, high = axis.get_ylim()
         assert low < 0 < worst + 1e-9 < high
         assert "mapped" in {each.get_text() for each in axis.texts}
+
+
+def test_arms_with_an_adapter_have_a_frontier_of_their_own(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("benchmarks.quality.plot.save", lambda figure, path: drawn.append(figure))
+    arms = {"full": (0.0, 1.0), "mapped": (0.1, 0.3), "quest": (0.2, 0.5)}
+    records = [window(arm, i, kl, share=share) for arm, (kl, share) in arms.items() for i in range(3)]
+    adapted = [{**record, "adapter": "one"} if record["arm"] == "quest" else record for record in records]
+    for given, lines in ((records, {"-"}), (adapted, {"-", "--"})):
+        plot_quality(tmp_path / "x.png", [], window_rows(given), "title")
+        [axis, *_], [legend] = drawn[-1].axes, drawn[-1].legends
+        stepped = [line for line in axis.lines if line.get_drawstyle() == "steps-post"]
+        assert {line.get_linestyle() for line in stepped} == lines
+        assert ("with an adapter" in {each.get_text() for each in legend.texts}) is (len(lines) == 2)
+    # Beaten by a cheaper one, it has a name where it is the best with an adapter.
+    assert "quest" in {each.get_text() for each in drawn[1].axes[0].texts}
+    assert "quest" not in {each.get_text() for each in drawn[0].axes[0].texts}
