@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from recipes.smollm2.conversations import TAUGHT, TRAINED, write_conversations
+from recipes.smollm2.conversations import CONTINUED, TAUGHT, TRAINED, write_conversations
 
 from winnow import LLM
 
@@ -13,13 +13,14 @@ SEED = 0
 
 
 def main() -> None:
-    """Parse the flags, and write train.jsonl, taught.jsonl and held-out.jsonl, whichever is not there."""
+    """Parse the flags, and write train, taught, continued and held-out.jsonl, whichever is not there."""
     parser = argparse.ArgumentParser(prog="python -m recipes.smollm2", description=__doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="of books, textbooks and docs, .txt.xz; and in val/")
     parser.add_argument("--out", type=Path, required=True, help="a directory for what is written")
     parser.add_argument("--model", default="smollm2", help="whose tokens are counted; default %(default)s")
     parser.add_argument("--count", type=int, default=1200, help="conversations to train on; default %(default)s")
     parser.add_argument("--taught", type=int, default=480, help="conversations for a teacher; default %(default)s")
+    parser.add_argument("--continued", type=int, default=120, help="texts that go on, likewise; default %(default)s")
     parser.add_argument("--held-out", type=int, default=48, help="conversations to watch with; default %(default)s")
     flags = parser.parse_args()
     tokenizer = LLM(flags.model).tokenizer
@@ -27,6 +28,7 @@ def main() -> None:
     for name, corpus, count, mix in (
         ("train", flags.corpus, flags.count, TRAINED),
         ("taught", flags.corpus, flags.taught, TAUGHT),
+        ("continued", flags.corpus, flags.continued, CONTINUED),
         ("held-out", flags.corpus / "val", flags.held_out, TRAINED),
     ):
         write_conversations(corpus, flags.out / f"{name}.jsonl", tokenizer, count=count, mix=mix, seed=SEED)

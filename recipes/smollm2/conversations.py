@@ -38,8 +38,8 @@ Turns = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Mix:
-    """What conversations are drawn from. seed: begins the names of their generators. shares: of `KINDS`; continued: the
-    least tokens of a continuation; length: the least and the most tokens of a conversation."""
+    """What conversations are drawn from. seed: begins the names of their generators. shares: of `KINDS`; continued: a
+    continuation has fewer tokens, in whole sentences; length: the least and the most tokens of a conversation."""
 
     seed: str
     shares: tuple[int, int, int, int]
@@ -50,6 +50,7 @@ class Mix:
 TRAINED = Mix("", (50, 20, 12, 18), 160, (2048, 4096))
 # From a teacher a token of text is as much to learn as one of an answer: most are texts that go on, and shorter.
 TAUGHT = Mix("taught/", (25, 10, 5, 60), 512, (1536, 2560))
+CONTINUED = Mix("continued/", (0, 0, 0, 100), 512, (1536, 2560))
 
 
 def write_conversations(

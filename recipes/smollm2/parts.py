@@ -25,7 +25,7 @@ from winnow.runtime.adapters import read_metadata
 
 NAMED = re.compile(r"{([\w-]+)}")
 ADAPTER = "--batch 2 --learning-rate 3e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 300"
-TAUGHT = "--batch 1 --accumulate 2 --learning-rate 2e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 120"
+TAUGHT = "--cutoff 23 --decode-from last:256 --batch 1 --accumulate 2 --lora.rank 16 --dtype float32 --bf16"
 HEADS = "--width 256 --length 4096 --updates 32 --learning-rate 1e-3 --warmup 0.1 --validate-every 80"
 ZAP = "--width 256 --length 4096 --dtype bfloat16 --bf16 --validate-every 500"
 
@@ -62,11 +62,18 @@ PARTS = (
     # of a prompt goes through all of them, or an answer's first tokens see nothing of it there.
     Part(
         "speed-23-taught",
-        f"speed --cutoff 23 --decode-from last:256 --begin {{speed-23}} --teacher {{long}} {TAUGHT}",
+        f"speed {TAUGHT} --begin {{speed-23}} --teacher {{long}} --learning-rate 2e-4 --validate-every 120",
         240,
         "taught",
     ),
-    Part("speed-23-heads", f"locret {HEADS} --adapter {{speed-23-taught}}", 240),
+    # What its teacher has drifted it has too; a few texts from the model as it was take much of that back.
+    Part(
+        "speed-23-text",
+        f"speed {TAUGHT} --begin {{speed-23-taught}} --teacher base --learning-rate 1e-4 --validate-every 20",
+        20,
+        "continued",
+    ),
+    Part("speed-23-heads", f"locret {HEADS} --adapter {{speed-23-text}}", 240),
 )
 
 

@@ -119,6 +119,13 @@ def test_lengths_and_seeds(halves, tokenizer, tmp_path):
         said.write_conversations(tmp_path, tmp_path / "none.jsonl", tokenizer, count=1, seed=3, mix=mix)
 
 
+def test_what_goes_on_is_all_that_some_learn_from(halves, tokenizer):
+    for seed in range(5):
+        [(asked, rest)] = said.draw_turns(random.Random(seed), *halves, tokenizer, said.CONTINUED)
+        assert asked.startswith(said.GO_ON)
+        assert 0.7 < len(tokenizer(rest)["input_ids"]) / said.CONTINUED.continued < 1.1
+
+
 def test_parts_are_trained_each_over_its_own_and_once(tmp_path, capsys):
     texts = [bundled_haystack().sentences[at : at + 12] for at in (0, 20, 40)]
     asked = [[{"role": "user", "content": "".join(text)}, {"role": "assistant", "content": "Yes."}] for text in texts]
@@ -165,10 +172,14 @@ def test_every_part_is_a_command_of_train(tmp_path):
         told = parts.command(part, tmp_path, tmp_path, "smollm2", None)
         _, bound, _ = app.parse_args(told, exit_on_error=False, print_error=False)
         assert bound.arguments
-    [taught] = [part for part in parts.PARTS if part.name == "speed-23-taught"]
-    told = parts.command(taught, tmp_path, tmp_path, "smollm2", None)
-    given = dict(pairwise(told))
-    assert (given["--begin"], given["--teacher"]) == (str(tmp_path / "speed-23"), str(tmp_path / "long"))
-    assert str(tmp_path / "taught.jsonl") in told
+    named = {part.name: part for part in parts.PARTS}
+    for name, begin, teacher, data in (
+        ("speed-23-taught", "speed-23", str(tmp_path / "long"), "taught"),
+        ("speed-23-text", "speed-23-taught", "base", "continued"),
+    ):
+        told = parts.command(named[name], tmp_path, tmp_path, "smollm2", None)
+        given = dict(pairwise(told))
+        assert (given["--begin"], given["--teacher"]) == (str(tmp_path / begin), teacher)
+        assert str(tmp_path / f"{data}.jsonl") in told
     with pytest.raises(CycloptsError):
         app.parse_args([*told, "--other", "1"], exit_on_error=False, print_error=False)
