@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .quality import by_arm, compared, final, points
+from .quality import by_arm, compared, final, measured, points
 from .tables import Block, Columns, Record, code, count, key, mib, percent, ranged, table
 
 COLUMNS: Columns = {
@@ -59,17 +59,19 @@ CONTROL, ANCHORED = "full, smollm2-long", "speed(3/4), smollm2-speed-23"
 NONE, HALF = "speed(3/4, anchors='none'), speed-23-none", "speed(1/2), speed-15"
 TAUGHT = ("quality-taught.json", "quality-taught-compared.json")
 WITH_END = "speed(3/4, decode_from='last:256')"
-WITH_END_TRAINED = f"{WITH_END}, smollm2-speed-23"
+WITH_END_TRAINED, WITH_END_TAUGHT = f"{WITH_END}, smollm2-speed-23", f"{WITH_END}, speed-23-taught"
 
 
 def beside_control(told: Record, control: Record, arms: Sequence[str] = (ANCHORED, NONE, HALF)) -> dict[str, str]:
     """What is said of arms and of the control. told: points from full attention; control: from the control."""
     windows, scores = by_arm(told["windows"], "domain"), by_arm(control["scores"], "task")
+    paired = by_arm(control["windows"], "domain")
     own = windows[CONTROL]["kl"]["mean"]
 
     def text(arm: str) -> str:
         kl, ratio = windows[arm]["kl"], windows[arm]["ratio"]
-        times = "" if arm == CONTROL else f", {kl['mean'] / own:.1f} times the control's"
+        less = ranged(paired[arm]["difference"], 3, sign="+")
+        times = "" if arm == CONTROL else f", {kl['mean'] / own:.1f} times the control's (in pairs {less})"
         return f"KL {ranged(kl, 3)}{times}, perplexity {ranged(ratio, 2)} times that of the model as it was"
 
     beside = {arm: f"{points(scores[arm])} points from the control; {text(arm)}" for arm in arms}
@@ -85,8 +87,8 @@ def trained_speed(told: Record, control: Record) -> str:
 
 def taught(told: Record, control: Record) -> str:
     """A line per arm, where the end of a prompt goes through all layers."""
-    named = {"Trained": WITH_END_TRAINED, "Untrained": WITH_END, "The control": CONTROL}
-    return _lines(named, beside_control(told, control, (WITH_END_TRAINED, WITH_END)))
+    trained = {"Trained": WITH_END_TRAINED, "Before the last eight steps": WITH_END_TAUGHT, "Untrained": WITH_END}
+    return _lines(trained | {"The control": CONTROL}, beside_control(told, control, tuple(trained.values())))
 
 
 def _lines(named: dict[str, str], beside: dict[str, str]) -> str:
@@ -120,6 +122,8 @@ BLOCKS = {
     "smollm2-training-said": Block(said, ("smollm2-training.json",)),
     "smollm2-training": Block(markdown, ("smollm2-training.json",)),
     "quality-trained-speed": Block(final, ("quality-trained-speed.json",)),
+    "quality-composed-settings": Block(measured, ("quality-composed-settings.json",)),
+    "quality-composed": Block(final, ("quality-composed.json",)),
     "quality-trained-long": Block(final, ("quality-trained-long.json",)),
     "quality-locret-settings": Block(final, ("quality-locret-settings.json",)),
     "quality-evict-settings": Block(final, ("quality-evict-settings.json",)),

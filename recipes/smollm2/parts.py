@@ -69,8 +69,8 @@ PARTS = (
     # What its teacher has drifted it has too; a few texts from the model as it was take much of that back.
     Part(
         "speed-23-text",
-        f"speed {TAUGHT} --begin {{speed-23-taught}} --teacher base --learning-rate 1e-4 --validate-every 20",
-        20,
+        f"speed {TAUGHT} --begin {{speed-23-taught}} --teacher base --learning-rate 1e-4 --validate-every 8",
+        8,  # text comes nearer with more of them, and long values that are copied are lost again
         "continued",
     ),
     Part("speed-23-heads", f"locret {HEADS} --adapter {{speed-23-text}}", 240),

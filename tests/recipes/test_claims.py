@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 pretrained = pytest.importorskip("recipes.blocks.claims.pretrained")
+from recipes.blocks.smollm2 import WITH_END_TAUGHT  # noqa: E402
 
 PAPER = f"lazyllm({pretrained.SHARES}, {pretrained.PAPERS}, keep_decode=None, max_revive=None)"
 NEVER = f"lazyllm({pretrained.SHARES}, {pretrained.PAPERS}, revive='never')"
@@ -59,13 +60,21 @@ def test_lazyllm(told, kl, lost, score):
 def test_trained_speed_with_the_end_of_a_prompt():
     told, control = read(*pretrained.TAUGHT)
     before, _ = read(*pretrained.TRAINED)
-    lost = {row["arm"]: row["difference"] for row in control["scores"] if row["task"] == "all"}
+    scores = {(row["arm"], row["task"]): row["difference"] for row in control["scores"]}
     kl = {row["arm"]: row["kl"] for row in told["windows"] if row["domain"] == "all"}
+    less = {row["arm"]: row["difference"] for row in control["windows"] if row["domain"] == "all"}
     was = {row["arm"]: row["kl"] for row in before["windows"] if row["domain"] == "all"}
-    assert abs(lost[pretrained.WITH_END_TRAINED]["mean"]) < 0.005  # as many answers are right
-    assert kl["full, smollm2-long"]["high"] < kl[pretrained.WITH_END_TRAINED]["low"]
-    assert kl[pretrained.WITH_END_TRAINED]["high"] < was[pretrained.ANCHORED]["low"]
-    assert lost[pretrained.WITH_END]["high"] < -0.1
+    trained, taught = (scores[arm, "all"] for arm in (pretrained.WITH_END_TRAINED, WITH_END_TAUGHT))
+    assert abs(taught["mean"]) < 0.005  # as many answers are right; after the last steps two fewer, of one task
+    assert trained["low"] < 0 < trained["high"]
+    moved = {task: scores[pretrained.WITH_END_TRAINED, task]["mean"] - scores[WITH_END_TAUGHT, task]["mean"]
+             for task in (*NEEDLES, "banking77_options")}  # fmt: skip
+    assert {task for task, points in moved.items() if points} == {"niah_uuids"}
+    assert less[pretrained.WITH_END_TRAINED]["low"] < 0 < less[pretrained.WITH_END_TRAINED]["high"]
+    assert less[WITH_END_TAUGHT]["low"] > 0
+    assert kl[pretrained.WITH_END_TRAINED]["mean"] < 1.3 * kl["full, smollm2-long"]["mean"]
+    assert kl[pretrained.WITH_END_TRAINED]["high"] < was[pretrained.ANCHORED]["low"] / 1.5
+    assert scores[pretrained.WITH_END, "all"]["high"] < -0.1
     assert kl[pretrained.WITH_END]["high"] < kl["full, smollm2-long"]["low"]
 
 

@@ -67,9 +67,9 @@ def speed(said: Said, told: Record, control: Record, taught: Record, taught_cont
             "Trained, three quarters of the layers lose nothing (Table 2)",
             f"in 260 steps ([trained parts](results/trained.md)): {trained[ANCHORED]}. Not trained: {said[bos]}. "
             "With the last 256 tokens of the prompt in all layers ([how](results/trained.md#speed-with-the-end-of-a-"
-            f"prompt-in-all-layers)), in 240 steps more: {ends[WITH_END_TRAINED]}. Not trained: {ends[WITH_END]}",
+            f"prompt-in-all-layers)), in 248 steps more: {ends[WITH_END_TRAINED]}. Not trained: {ends[WITH_END]}",
             "of answers, what is lost to the control cannot be told from nothing by so many questions, and tasks "
-            "differ; untrained it can. Of text, no: more is lost than by the control, with the end of the prompt less",
+            "differ; untrained it can. Of text more is lost than by the control; with its end that is not told",
         ),
         (
             "Without an anchor quality drops, BoS recovers it",
