@@ -13,7 +13,7 @@ SEED = 0
 
 
 def main() -> None:
-    """Parse the flags, and write train, taught, continued and held-out.jsonl, whichever is not there."""
+    """Parse the flags, and write those files of conversations that are not there."""
     parser = argparse.ArgumentParser(prog="python -m recipes.smollm2", description=__doc__)
     parser.add_argument("--corpus", type=Path, required=True, help="of books, textbooks and docs, .txt.xz; and in val/")
     parser.add_argument("--out", type=Path, required=True, help="a directory for what is written")
@@ -30,6 +30,7 @@ def main() -> None:
         ("taught", flags.corpus, flags.taught, TAUGHT),
         ("continued", flags.corpus, flags.continued, CONTINUED),
         ("held-out", flags.corpus / "val", flags.held_out, TRAINED),
+        ("held-out-continued", flags.corpus / "val", flags.held_out, CONTINUED),
     ):
         write_conversations(corpus, flags.out / f"{name}.jsonl", tokenizer, count=count, mix=mix, seed=SEED)
 

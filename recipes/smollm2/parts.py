@@ -32,7 +32,7 @@ ZAP = "--width 256 --length 4096 --dtype bfloat16 --bf16 --validate-every 500"
 
 @dataclass(frozen=True)
 class Part:
-    """A name, what `winnow train` is asked for, the optimizer's steps, and the file that is learnt from.
+    """A name, what `winnow train` is asked for, the optimizer's steps, and the files to learn from and to watch with.
 
     asked: with the names of parts that have to be there in braces, for their directories.
     """
@@ -41,6 +41,7 @@ class Part:
     asked: str
     steps: int
     data: str = "train"
+    held_out: str = "held-out"
 
     @property
     def needs(self) -> set[str]:
@@ -72,6 +73,7 @@ PARTS = (
         f"speed {TAUGHT} --begin {{speed-23-taught}} --teacher base --learning-rate 1e-4 --validate-every 8",
         8,  # text comes nearer with more of them, and long values that are copied are lost again
         "continued",
+        "held-out-continued",
     ),
     Part("speed-23-heads", f"locret {HEADS} --adapter {{speed-23-text}}", 240),
 )
@@ -90,8 +92,9 @@ def main() -> None:
     flags = parser.parse_args()
     chosen = [part for part in PARTS if not flags.only or part.name in flags.only]
     for part in chosen:
-        if not (file := flags.data / f"{part.data}.jsonl").is_file():
-            parser.error(f"{part.name} learns from {file}, which is not there: python -m recipes.smollm2 writes it")
+        for name in (part.data, part.held_out):
+            if not (file := flags.data / f"{name}.jsonl").is_file():
+                parser.error(f"{part.name} needs {file}, which is not there: python -m recipes.smollm2 writes it")
         lacking = part.needs - {each.name for each in chosen}
         if missing := [name for name in sorted(lacking) if not _done(flags.out / name)]:
             parser.error(f"{part.name} needs {', '.join(missing)}, not in {flags.out}: add what is missing to --only")
@@ -135,7 +138,7 @@ def command(part: Part, data: Path, out: Path, model: str, steps: int | None) ->
         shutil.rmtree(made, ignore_errors=True)  # stopped before anything was worth keeping
     asked = [NAMED.sub(lambda found: str(out / found[1]), word) for word in shlex.split(part.asked)]
     line = ["train", *asked, "--model", model, "--steps", str(steps or part.steps)]
-    line += [str(data / f"{part.data}.jsonl"), "--validation", str(data / "held-out.jsonl"), "--out", str(made)]
+    line += [str(data / f"{part.data}.jsonl"), "--validation", str(data / f"{part.held_out}.jsonl"), "--out", str(made)]
     return [*line, "--plot", str(out / f"{part.name}.png"), *(["--resume"] if resume else [])]
 
 
