@@ -50,14 +50,14 @@ def replies(llm: LLM, case: Case, plans: Sequence[Plan], *, progress: Progress =
             yield ask(llm, engine, case, plan)
 
 
-def spent(stats: Stats, layers: int) -> dict[str, int]:
-    """The counted costs, as if nothing had been there before: a token that was gone on from counts a row in each layer.
+def spent(stats: Stats) -> dict[str, int]:
+    """The counted costs, as if nothing had been there before: a token that was gone on from counts the rows it took.
 
     cache_bytes are the units held at the end, held_bytes all that is held then, aux_bytes the most beside units,
     total_bytes the most of both at once.
     """
     return {
-        "rows_computed": stats.rows_computed + layers * stats.cached_tokens,
+        "rows_computed": stats.rows_computed + stats.cached_rows,
         **{name: getattr(stats, name) for name in SPENT},
     }
 
@@ -66,7 +66,7 @@ def _written(llm: LLM, engine: Engine, case: Case, plan: Plan) -> Reply:
     [request] = llm.check([case.ids], case.params, plan=plan)
     [done] = [each.completion for each in engine.follow(request) if each.completion is not None]
     assert case.score is not None  # every task of the protocol scores
-    costs = spent(done.stats, llm.decoder.shape.layers)
+    costs = spent(done.stats)
     return Reply(done.text, case.score(case.example, done.text), done.finish_reason, costs)
 
 
@@ -88,7 +88,7 @@ def _chosen(llm: LLM, engine: Engine, case: Case, plan: Plan) -> Reply:
     text = options[sums.index(max(sums))]
     assert case.score is not None
     right = next(index for index, option in enumerate(options) if case.score(case.example, option) == 1)
-    costs = spent(done[right].stats, llm.decoder.shape.layers)
+    costs = spent(done[right].stats)
     return Reply(text, case.score(case.example, text), None, costs, sums)
 
 

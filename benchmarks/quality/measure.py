@@ -60,7 +60,6 @@ class Bench:
 
     def follow(self, windows: Iterable[Window], prompt: int, *, progress: Progress = silent) -> Iterator[Record]:
         """Prefill the first `prompt` tokens of each window, feed the others, and compare with full attention."""
-        layers = self.llm.decoder.shape.layers
         for window in windows:
             place = {"domain": window.domain, "length": prompt, "index": window.index}
             if todo := self._todo("window", place):
@@ -70,7 +69,7 @@ class Bench:
                     found = fidelities(llm, window.ids, plans, prompt, expected, progress=progress)
                     for (arm, plan), (fidelity, stats) in zip(some, found, strict=True):
                         figures = {name: getattr(fidelity, name) for name in FIGURES}
-                        told = {"text": window.text, **figures, "costs": spent(stats, layers)}
+                        told = {"text": window.text, **figures, "costs": spent(stats)}
                         yield from self._record(arm, plan, "window", place, **told)
 
     def refuse(self, length: int, check: Check) -> Iterator[Record]:

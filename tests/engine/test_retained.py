@@ -102,6 +102,7 @@ def test_who_goes_on_from_it_keeps_what_it_needs_of_it(llm, ahead):
         answer(engine, PROMPT[:120], new=1)
         got = answer(engine, longer, new=4 + ahead, logprobs=1)
         assert got.stats.cached_tokens == 120
+        assert got.stats.cached_rows + got.stats.rows_computed == expected.stats.rows_computed
         assert got.token_ids == expected.token_ids
         assert memory(engine) <= room
 

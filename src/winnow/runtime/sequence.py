@@ -113,7 +113,9 @@ class Sequence:
                 limit, capacity = _measures(self, layer, length)
                 self.caches[layer].go_on(limit, capacity, alone=alone)
         self.position = self.stats.cached_tokens = at
-        self.stats.rows_full += at * self.shape.layers
+        rows, known = at * self.shape.layers, begun.stats
+        self.stats.rows_full += rows
+        self.stats.cached_rows = min(rows, known.rows_computed + known.cached_rows)  # less, where it has been cut
 
     @property
     def reached_nbytes(self) -> dict[int, int]:
