@@ -189,7 +189,7 @@ RESULTS_IN_ORDER = (
     Result("quality-taught", 25, (
         *_tested("taught", 2048, 2, picture=False), _compared("taught", "full, smollm2-long"),
     )),
-    Result("quality-composed-settings", 20, _quality("composed-settings", "-n 6 -w 1", ON_FOUR)),
+    Result("quality-composed-settings", 20, _quality("composed-settings", "-n 4 -w 1", ON_FOUR)),
     Result("quality-composed", 80, _tested("composed", 4096, 2)),
     Result("quality-trained-long", 45, (
         "python -m benchmarks quality run {work}/trained-long.jsonl --split test --data {data} -m smollm2 "
