@@ -71,7 +71,7 @@ PARTS = (
     Part(
         "speed-23-text",
         f"speed {TAUGHT} --begin {{speed-23-taught}} --teacher base --learning-rate 1e-4 --validate-every 8",
-        8,  # text comes nearer with more of them, and long values that are copied are lost again
+        8,  # as few as bring text as near as the control
         "continued",
         "held-out-continued",
     ),

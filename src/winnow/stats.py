@@ -24,7 +24,7 @@ class Stats:
 
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of these, not computed: a sequence that had been retained begins with them
-    cached_rows: int = 0  # what these took where they were computed, summed over layers
+    cached_rows: int = 0  # rows that these took where they were computed; at most, where more was there and is cut off
     new_tokens: int = 0
     queue_s: float = 0.0  # from the arrival of the request to its beginning
     ttft_s: float = 0.0  # from the arrival of the request to its first new token

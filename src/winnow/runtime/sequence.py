@@ -115,7 +115,7 @@ class Sequence:
         self.position = self.stats.cached_tokens = at
         rows, known = at * self.shape.layers, begun.stats
         self.stats.rows_full += rows
-        self.stats.cached_rows = min(rows, known.rows_computed + known.cached_rows)  # less, where it has been cut
+        self.stats.cached_rows = min(rows, known.rows_computed + known.cached_rows)
 
     @property
     def reached_nbytes(self) -> dict[int, int]:
