@@ -19,6 +19,7 @@ from rich.progress import track
 from transformers import PreTrainedTokenizerBase
 
 from winnow.errors import InputError
+from winnow.learn.chat import BASE
 from winnow.tasks.haystack import Haystack
 
 CHARACTERS = {"books": 24_000_000, "textbooks": 8_000_000, "docs": 4_000_000}  # of text read
@@ -39,18 +40,21 @@ Turns = list[tuple[str, str]]
 @dataclass(frozen=True)
 class Mix:
     """What conversations are drawn from. seed: begins the names of their generators. shares: of `KINDS`; continued: a
-    continuation has fewer tokens, in whole sentences; length: the least and the most tokens of a conversation."""
+    continuation has fewer tokens, in whole sentences; length: the least and the most tokens of a conversation; by_base:
+    texts that go on are taught by the model without adapters, whoever teaches the rest."""
 
     seed: str
     shares: tuple[int, int, int, int]
     continued: int
     length: tuple[int, int]
+    by_base: bool = False
 
 
 TRAINED = Mix("", (50, 20, 12, 18), 160, (2048, 4096))
 # From a teacher a token of text is as much to learn as one of an answer: most are texts that go on, and shorter.
 TAUGHT = Mix("taught/", (25, 10, 5, 60), 512, (1536, 2560))
 CONTINUED = Mix("continued/", (0, 0, 0, 100), 512, (1536, 2560))
+BOTH = Mix("both/", (40, 8, 4, 48), 512, (1536, 2560), by_base=True)
 
 
 def write_conversations(
@@ -74,7 +78,8 @@ def write_conversations(
         messages = []
         for question, reply in turns:
             messages += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
-        lines.append(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
+        by = {"teacher": BASE} if mix.by_base and turns[0][0].startswith(GO_ON) else {}
+        lines.append(json.dumps({"messages": messages, **by}, ensure_ascii=False) + "\n")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(lines), encoding="utf-8")
 

@@ -1,5 +1,7 @@
 """Which rows go on from the cutoff, and how batches are laid flat."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -33,6 +35,11 @@ def test_all_prompt_tokens_may_be_anchors() -> None:
     assert upper_rows(conversation(16, TURNS), "all") == [list(range(9)), list(range(16))]
 
 
+def test_rows_of_a_conversation_have_its_teacher() -> None:
+    batch = Batch.of([SEVERAL, replace(SINGLE, by_base=True), SEVERAL], "bos", "header")
+    assert batch.by_base.tolist() == [False] * 22 + [True] * 9 + [False] * 22
+
+
 @pytest.mark.parametrize("anchors", ["first:6", "system"])
 def test_a_prompt_without_such_anchors_is_refused(anchors: str) -> None:
     with pytest.raises(InputError, match=f"the conversation.*{anchors}"):
@@ -50,6 +57,7 @@ def test_a_batch_has_no_padding_and_no_label_reaches_over_a_border() -> None:
     assert batch.labels[batch.labels != IGNORED].tolist() == learnt
     firsts = torch.tensor([0, *batch.upper_lengths[:-1]]).cumsum(0)
     assert (batch.labels[firsts] == IGNORED).all()
+    assert not batch.by_base.any()
     # A supervised row comes right behind the row of the token before it.
     places = (batch.labels != IGNORED).nonzero()[:, 0]
     assert (batch.upper[places] == batch.upper[places - 1] + 1).all()

@@ -91,6 +91,26 @@ def test_the_loss_is_the_divergence_from_the_teacher(data: Path, adapters: Path,
     assert figures(tmp_path / "base")[0]["kl"] != pytest.approx(figures(tmp_path / "whole")[0]["kl"], rel=0.1)
 
 
+def test_a_conversation_may_name_the_model_without_adapters(data: Path, adapters: Path, tmp_path: Path) -> None:
+    """In one batch with others, which the run's own teacher teaches."""
+    rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
+    here, there = rows[:4], rows[4:]
+    whole, recipe = str(adapters / "whole"), replace(RECIPE, steps=1, batch=12)
+
+    def first(name: str, rows: list[dict[str, Any]], teacher: str) -> tuple[float, int]:
+        file, out = write(tmp_path / f"{name}.jsonl", rows), tmp_path / name
+        report = train(file, out, recipe=recipe, validation=file, teacher=teacher)
+        kl = next(line["kl"] for line in log(out) if "kl" in line)
+        assert kl == pytest.approx(figures(out)[0]["kl"], rel=1e-4)
+        return kl, report.record["data"]["supervised"]
+
+    by_base, taught = first("here", here, "base"), first("there", there, whole)
+    both = first("both", [*({**row, "teacher": "base"} for row in here), *there], whole)
+    assert both[1] == by_base[1] + taught[1]
+    assert both[0] == pytest.approx(sum(kl * count for kl, count in (by_base, taught)) / both[1], rel=1e-4)
+    assert first("whole", rows, whole)[0] != pytest.approx(both[0], rel=0.01)
+
+
 def test_a_run_begins_with_the_adapter_that_it_is_given(
     data: Path, held_out: Path, adapters: Path, tmp_path: Path
 ) -> None:
@@ -122,6 +142,10 @@ def test_what_can_be_no_teacher_or_beginning_is_refused_before_any_work(
     out, half = tmp_path / "out", str(adapters / "half")
     with pytest.raises(InputError, match=r"half was trained for speed.*with --cutoff 1\.0, or base"):
         train(data, out, teacher=half)
+    asks = write(tmp_path / "asks.jsonl", [*keys(2, 1), {**keys(1, 1)[0], "teacher": "base"}])
+    for given in {"data": asks}, {"data": data, "validation": asks}:
+        with pytest.raises(InputError, match=r"^asks.jsonl, line 3: its teacher is base, and this run has none"):
+            train(out=out, **given)
     with pytest.raises(InputError, match="not about all parameters"):
         train(data, out, recipe=replace(RECIPE, lora=None), teacher="base")
     with pytest.raises(InputError, match=r"half has rank 4 and alpha 32.*give --lora.rank 4 --lora.alpha 32"):

@@ -126,6 +126,18 @@ def test_what_goes_on_is_all_that_some_learn_from(halves, tokenizer):
         assert 0.7 < len(tokenizer(rest)["input_ids"]) / said.CONTINUED.continued < 1.1
 
 
+def test_texts_that_go_on_may_be_taught_by_the_model_as_it_is(halves, tokenizer, tmp_path):
+    for name in said.CHARACTERS:
+        with lzma.open(tmp_path / f"{name}.txt.xz", "wt") as file:
+            file.write("".join(f"{''.join(half.sentences)}\n<|endoftext|>\n" for half in halves))
+    mix = replace(said.BOTH, length=(700, 900), continued=60)
+    said.write_conversations(tmp_path, tmp_path / "out.jsonl", tokenizer, count=16, seed=0, mix=mix)
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    by_base = [row["messages"][0]["content"].startswith(said.GO_ON) for row in rows]
+    assert [row.get("teacher") == "base" for row in rows] == by_base
+    assert 3 < sum(by_base) < 13
+
+
 def test_parts_are_trained_each_over_its_own_and_once(tmp_path, capsys):
     texts = [bundled_haystack().sentences[at : at + 12] for at in (0, 20, 40)]
     asked = [[{"role": "user", "content": "".join(text)}, {"role": "assistant", "content": "Yes."}] for text in texts]

@@ -1,22 +1,23 @@
 """What a model that learns under SPEED makes of conversations that it does not learn from."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from winnow.learn.chat import Conversation
-from winnow.learn.packed import packed_logits
 from winnow.learn.rows import IGNORED, Batch
+from winnow.learn.teacher import Compared, log_probabilities
 from winnow.policies.compute.speed import Speed
 from winnow.runtime.decoder import Decoder
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Conversations, and what the model, all layers computed, said of each before it learnt anything, or what teaches.
+    """Conversations, and what whom one that learns is compared with said of each.
 
     before: [supervised, vocab] float32 log-probabilities of each conversation, on the CPU: vocab * 4 bytes a
     supervised token.
@@ -26,15 +27,15 @@ class HeldOut:
     before: Sequence[Tensor]
 
     @classmethod
-    def of(cls, decoder: Decoder, policy: Speed, conversations: Sequence[Conversation]) -> "HeldOut":
-        whole = replace(policy, cutoff=1.0)
-        return cls(conversations, [each.cpu() for _, each in _predicted(decoder, whole, conversations)])
+    def of(cls, compared: Compared, policy: Speed, conversations: Sequence[Conversation]) -> "HeldOut":
+        says = partial(compared.predicted, policy=policy)
+        return cls(conversations, [each.cpu() for _, each in _predicted(compared.teacher, says, policy, conversations)])
 
     def figures(self, decoder: Decoder, policy: Speed) -> dict[str, float]:
         """Means over supervised tokens, in nats: the loss, and the KL divergence from what was said before."""
         loss = kl = 0.0
         count = 0
-        predicted = _predicted(decoder, policy, self.conversations)
+        predicted = _predicted(decoder, partial(log_probabilities, decoder, policy=policy), policy, self.conversations)
         for before, (labels, now) in zip(self.before, predicted, strict=True):
             loss += float(F.nll_loss(now, labels, reduction="sum"))
             kl += float(F.kl_div(now, before.to(now.device), reduction="sum", log_target=True))
@@ -43,16 +44,16 @@ class HeldOut:
 
 
 def _predicted(
-    decoder: Decoder, policy: Speed, conversations: Sequence[Conversation]
+    decoder: Decoder, says: Callable[[Batch], Tensor], policy: Speed, conversations: Sequence[Conversation]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each conversation the supervised tokens, and the log-probabilities that the model gives there."""
+    """Of each conversation the supervised tokens, and what `says` gives there, of the decoder."""
     training = decoder.tree.training
     decoder.tree.eval()
     try:
         for each in conversations:
             batch = Batch.of([each], policy.anchors, policy.decode_from).to(decoder.device)
             with torch.no_grad(), decoder.driving():
-                logits = packed_logits(decoder, batch, policy)
-            yield batch.labels[batch.labels != IGNORED], logits.log_softmax(-1)
+                said = says(batch)
+            yield batch.labels[batch.labels != IGNORED], said
     finally:
         decoder.tree.train(training)

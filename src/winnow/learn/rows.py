@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +59,7 @@ class Batch:
     input_ids: [1, rows]. lengths: rows of each conversation. upper: [upper rows], index of the rows that go on from the
     cutoff, turn after turn; upper_lengths: rows of each turn, upper_anchors: how many of them are anchors.
     labels: [upper rows], the token at the row itself where it is learnt, else IGNORED; never learnt is a turn's first.
+    by_base: [upper rows], whether the model without adapters teaches the row's conversation.
     """
 
     input_ids: Tensor
@@ -66,6 +68,7 @@ class Batch:
     upper_lengths: tuple[int, ...]
     upper_anchors: tuple[int, ...]
     labels: Tensor
+    by_base: Tensor
 
     @classmethod
     def of(cls, conversations: Sequence[Conversation], anchors: str, decode_from: str) -> "Batch":
@@ -73,22 +76,23 @@ class Batch:
         lengths = tuple(len(each.ids) for each in conversations)
         ids = torch.cat([torch.frombuffer(each.ids, dtype=torch.int32) for each in conversations]).long()
         turns = [
-            (begin, segment)
+            (begin, segment, each.by_base)
             for begin, each in zip(accumulate(lengths, initial=0), conversations, strict=False)
             for segment in segments(each, anchors, decode_from)
         ]
-        upper = torch.tensor([begin + position for begin, segment in turns for position in segment.positions])
-        learnt = torch.tensor([i >= segment.answer for _, segment in turns for i in range(len(segment.positions))])
+        upper = torch.tensor([begin + position for begin, segment, _ in turns for position in segment.positions])
+        learnt = torch.tensor([i >= segment.answer for _, segment, _ in turns for i in range(len(segment.positions))])
         return cls(
             input_ids=ids[None],
             lengths=lengths,
             upper=upper,
-            upper_lengths=tuple(len(segment.positions) for _, segment in turns),
-            upper_anchors=tuple(segment.anchors for _, segment in turns),
+            upper_lengths=tuple(len(segment.positions) for _, segment, _ in turns),
+            upper_anchors=tuple(segment.anchors for _, segment, _ in turns),
             labels=ids[upper].where(learnt, IGNORED),
+            by_base=torch.tensor([base for _, segment, base in turns for _ in segment.positions]),
         )
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch there."""
-        ids, upper, labels = (each.to(device) for each in (self.input_ids, self.upper, self.labels))
-        return replace(self, input_ids=ids, upper=upper, labels=labels)
+        moved: dict[str, Any] = {name: each.to(device) for name, each in vars(self).items() if torch.is_tensor(each)}
+        return replace(self, **moved)

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from winnow.errors import InputError, ModelError
-from winnow.learn.chat import Conversation, read_conversations
+from winnow.learn.chat import BASE, Conversation, read_conversations
 from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoints
 from winnow.learn.held_out import HeldOut
 from winnow.learn.journal import LOG
@@ -74,7 +74,8 @@ def train_speed(
             `HeldOut` for its memory.
         begin: an adapter, whose weights are gone on from; as `LLM` takes one. None: fresh ones.
         teacher: an adapter that was trained at full depth, or "base", the model without any: the loss is the KL
-            divergence from what it says, all layers computed, and not the cross-entropy. None: nobody.
+            divergence from what it says, all layers computed, and not the cross-entropy; where a conversation says
+            {"teacher": "base"}, from what the model says there. None: nobody.
         progress: called after every optimizer step.
     Raises:
         InputError: the data, the recipe, an adapter or the output directory cannot be used, or the loss is no number
@@ -94,10 +95,10 @@ def train_speed(
     base = {"name": base_name(model), "fingerprint": fingerprint(model)}
     origin = Origin.of(begin, teacher, model, base["fingerprint"], recipe.lora)
     longest = recipe.length or decoder.shape.max_positions
-    read, about = _read(data, tokenizer, longest, policy, decoder)
+    read, about = _read(data, tokenizer, longest, policy, decoder, origin)
     held_out: list[Conversation] = []
     if validation is not None:
-        held_out, about["validation"] = _read(validation, tokenizer, longest, policy, decoder)
+        held_out, about["validation"] = _read(validation, tokenizer, longest, policy, decoder, origin)
     record = metadata(plan_of(policy, decoder), decoder.shape.layers, base, recipe, about) | origin.to_dict()
     checkpoint = check_resumed(out, record) if resume else None
     with _trainable(model, recipe, origin) as learner:
@@ -138,7 +139,7 @@ def _learn(
     if held_out or origin.taught:
         other = origin.compared(learner, model)
     if origin.taught:
-        loss = partial(distilled_loss, teacher=other)
+        loss = partial(distilled_loss, compared=other)
     if held_out:
         watch.judge = partial(HeldOut.of(other, policy, held_out).figures, decoder, policy)
     settings: dict[str, Any] = {"policy": policy, "checkpointing": recipe.checkpointing}
@@ -168,11 +169,13 @@ def _check(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, policy: S
 
 
 def _read(
-    file: Path, tokenizer: PreTrainedTokenizerBase, longest: int, policy: Speed, decoder: Decoder
+    file: Path, tokenizer: PreTrainedTokenizerBase, longest: int, policy: Speed, decoder: Decoder, origin: Origin
 ) -> tuple[list[Conversation], dict[str, Any]]:
     """The conversations of a file, checked, and what is said of it."""
     read = read_conversations(file, tokenizer, length=longest)
     _check_rows(read.items, policy, decoder)
+    if not origin.taught and (asks := next((each for each in read.items if each.by_base), None)):
+        raise InputError(f"{asks.where}: its teacher is {BASE}, and this run has none; give a teacher, or leave it out")
     return read.items, {"file": file.name, **read.counts(), "sha256": read.sha256}
 
 

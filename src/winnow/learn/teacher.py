@@ -1,7 +1,7 @@
 """Adapters that a run begins with, and what it learns from where that is what another says."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from winnow.errors import InputError, ModelError
+from winnow.learn.chat import BASE
 from winnow.learn.packed import packed_logits
 from winnow.learn.recipe import Lora
-from winnow.learn.rows import Batch
+from winnow.learn.rows import IGNORED, Batch
 from winnow.models.low_rank import plain_pairs
 from winnow.policies.compute.speed import Speed
 from winnow.runtime.adapters import (
@@ -27,7 +28,6 @@ from winnow.runtime.adapters import (
 )
 from winnow.runtime.decoder import Decoder
 
-BASE = "base"  # as a teacher: the model without any adapter
 WANTED = "a training begins with plain LoRA adapters, and is taught by such"
 LEARNER, TEACHER = "default", "teacher"  # what peft calls the adapter that learns, and the one that teaches
 
@@ -113,13 +113,38 @@ class Origin:
             learner.set_adapter(LEARNER)
             forget_base(learner)
 
-    def compared(self, learner: Any, model: PreTrainedModel) -> Decoder:
-        """What `learner`, of `model` or the model itself, is compared with: the model without adapters, or with the
-        teacher's. Which of them are in force is fixed as the decoder is made."""
-        if learner is model:
-            return Decoder(model)
-        with learner.disable_adapter() if self.teacher is None else _taught(learner):
-            return Decoder(model)
+    def compared(self, learner: Any, model: PreTrainedModel) -> "Compared":
+        """What `learner`, of `model` or the model itself, is compared with. Which adapters are in force is fixed as a
+        decoder is made."""
+        with nullcontext() if learner is model else learner.disable_adapter():
+            base = Decoder(model)
+        if self.teacher is None:
+            return Compared(base, base)
+        with _taught(learner):
+            return Compared(Decoder(model), base)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Whom one that learns is compared with, all layers computed. teacher: the one of the run, or `base` again; base:
+    the model without adapters, for the conversations that it teaches."""
+
+    teacher: Decoder
+    base: Decoder
+
+    def predicted(self, batch: Batch, policy: Speed) -> Tensor:
+        """What they say of each supervised token: [supervised, vocab] float32 log-probabilities, without gradients."""
+        by_base = batch.by_base[batch.labels != IGNORED]
+        whole = replace(policy, cutoff=1.0)
+        with torch.no_grad():
+            said = {
+                base: log_probabilities(decoder, batch, whole)
+                for base, decoder in ((False, self.teacher), (True, self.base))
+                if (by_base == base).any()
+            }
+        if len(said) == 2:
+            return torch.where(by_base[:, None], said[True], said[False])
+        return next(iter(said.values()))
 
 
 @contextmanager
@@ -157,13 +182,17 @@ def _begin(learner: Any, given: Given) -> None:
 
 
 def distilled_loss(
-    decoder: Decoder, batch: Batch, policy: Speed, teacher: Decoder, *, checkpointing: bool = False
+    decoder: Decoder, batch: Batch, policy: Speed, compared: Compared, *, checkpointing: bool = False
 ) -> Tensor:
-    """The sum over supervised tokens of the KL divergence from what the teacher, all layers computed, says there.
+    """The sum over supervised tokens of the KL divergence from what teaches them says there.
 
     Source: Hinton, Vinyals and Dean, arXiv:1503.02531, at a temperature of 1 and without the labels.
     """
-    with torch.no_grad():
-        wanted = packed_logits(teacher, batch, replace(policy, cutoff=1.0)).log_softmax(-1)
-    said = packed_logits(decoder, batch, policy, checkpointing=checkpointing).log_softmax(-1)
+    wanted = compared.predicted(batch, policy)
+    said = log_probabilities(decoder, batch, policy, checkpointing=checkpointing)
     return F.kl_div(said, wanted, reduction="sum", log_target=True)
+
+
+def log_probabilities(decoder: Decoder, batch: Batch, policy: Speed, *, checkpointing: bool = False) -> Tensor:
+    """Of every word at each supervised token, [supervised, vocab] float32; see `packed_logits`."""
+    return packed_logits(decoder, batch, policy, checkpointing=checkpointing).log_softmax(-1)
