@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from recipes.smollm2.conversations import CONTINUED, TAUGHT, TRAINED, write_conversations
+from recipes.smollm2.conversations import BOTH, CONTINUED, TAUGHT, TRAINED, write_conversations
 
 from winnow import LLM
 
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1200, help="conversations to train on; default %(default)s")
     parser.add_argument("--taught", type=int, default=480, help="conversations for a teacher; default %(default)s")
     parser.add_argument("--continued", type=int, default=120, help="texts that go on, likewise; default %(default)s")
+    parser.add_argument("--both", type=int, default=240, help="conversations for two teachers; default %(default)s")
     parser.add_argument("--held-out", type=int, default=48, help="conversations to watch with; default %(default)s")
     flags = parser.parse_args()
     tokenizer = LLM(flags.model).tokenizer
@@ -29,8 +30,10 @@ def main() -> None:
         ("train", flags.corpus, flags.count, TRAINED),
         ("taught", flags.corpus, flags.taught, TAUGHT),
         ("continued", flags.corpus, flags.continued, CONTINUED),
+        ("both", flags.corpus, flags.both, BOTH),
         ("held-out", flags.corpus / "val", flags.held_out, TRAINED),
         ("held-out-continued", flags.corpus / "val", flags.held_out, CONTINUED),
+        ("held-out-both", flags.corpus / "val", flags.held_out, BOTH),
     ):
         write_conversations(corpus, flags.out / f"{name}.jsonl", tokenizer, count=count, mix=mix, seed=SEED)
 

@@ -11,10 +11,12 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from recipes.needle.corpus import read_documents
-from recipes.smollm2.facts import draw_fact
+from recipes.smollm2.facts import INSCRIBED, Kind, draw_fact
+from recipes.smollm2.facts import KINDS as FACTS
 from rich.progress import track
 from transformers import PreTrainedTokenizerBase
 
@@ -41,20 +43,21 @@ Turns = list[tuple[str, str]]
 class Mix:
     """What conversations are drawn from. seed: begins the names of their generators. shares: of `KINDS`; continued: a
     continuation has fewer tokens, in whole sentences; length: the least and the most tokens of a conversation; by_base:
-    texts that go on are taught by the model without adapters, whoever teaches the rest."""
+    texts that go on are taught by the model without adapters, whoever teaches the rest; kinds: of facts."""
 
     seed: str
     shares: tuple[int, int, int, int]
     continued: int
     length: tuple[int, int]
     by_base: bool = False
+    kinds: tuple[Kind, ...] = FACTS
 
 
 TRAINED = Mix("", (50, 20, 12, 18), 160, (2048, 4096))
 # From a teacher a token of text is as much to learn as one of an answer: most are texts that go on, and shorter.
 TAUGHT = Mix("taught/", (25, 10, 5, 60), 512, (1536, 2560))
 CONTINUED = Mix("continued/", (0, 0, 0, 100), 512, (1536, 2560))
-BOTH = Mix("both/", (40, 8, 4, 48), 512, (1536, 2560), by_base=True)
+BOTH = Mix("both/", (55, 10, 5, 30), 512, (1536, 2560), by_base=True, kinds=(*FACTS, *[INSCRIBED] * len(FACTS)))
 
 
 def write_conversations(
@@ -72,13 +75,13 @@ def write_conversations(
     for index in track(range(count), "writing conversations"):
         rng = random.Random(f"{mix.seed}{seed}/{index}")
         source = rng.choices(list(texts), [2, 1, 1])[0]
-        turns: Turns = []
+        kind, turns = "", []
         while not turns:  # there are texts of which a kind makes nothing, such as long tables
-            turns = draw_turns(rng, *rng.sample(texts[source], 2), tokenizer, mix)
+            kind, turns = draw_turns(rng, *rng.sample(texts[source], 2), tokenizer, mix)
         messages = []
         for question, reply in turns:
             messages += [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
-        by = {"teacher": BASE} if mix.by_base and turns[0][0].startswith(GO_ON) else {}
+        by = {"teacher": BASE} if mix.by_base and kind == "continued" else {}
         lines.append(json.dumps({"messages": messages, **by}, ensure_ascii=False) + "\n")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(lines), encoding="utf-8")
@@ -93,10 +96,17 @@ def _haystacks(file: Path, characters: int) -> list[Haystack]:
 
 def draw_turns(
     rng: random.Random, text: Haystack, other: Haystack, tokenizer: PreTrainedTokenizerBase, mix: Mix
-) -> Turns:
-    """Questions and answers of about as many tokens in all as `mix` says, the first of which has the text before or
-    behind it; none where the text is not of that kind."""
+) -> tuple[str, Turns]:
+    """A kind, and questions and answers of about as many tokens in all as `mix` says, the first of which has the text
+    before or behind it; none where the text is not of that kind."""
     tokens, kind = rng.randint(*mix.length), rng.choices(KINDS, mix.shares)[0]
+    return kind, _turns(kind, tokens, rng, text, other, tokenizer, mix)
+
+
+def _turns(
+    kind: str, tokens: int, rng: random.Random, text: Haystack, other: Haystack, tokenizer: PreTrainedTokenizerBase,
+    mix: Mix,
+) -> Turns:  # fmt: skip
     if kind == "continued":
         sentences, counts = text.run(rng, int(MADE * tokens), tokenizer)
         kept = len(sentences)
@@ -106,7 +116,7 @@ def draw_turns(
         return [(f"{GO_ON}\n\n" + "".join(sentences[:kept]).rstrip(), rest)] if rest else []
     questions = 1 if rng.random() < 0.2 else rng.randint(2, MOST)
     sentences, _ = text.run(rng, int(MADE * tokens) - 45 * questions, tokenizer)
-    make = {"facts": _facts, "sentences": _sentences, "which": _which}[kind]
+    make = {"facts": partial(_facts, kinds=mix.kinds), "sentences": _sentences, "which": _which}[kind]
     sentences, turns = make(rng, sentences, other, questions)
     if not turns:
         return []
@@ -115,11 +125,13 @@ def draw_turns(
     return [(asked, reply), *turns[1:]]
 
 
-def _facts(rng: random.Random, sentences: list[str], other: Haystack, questions: int) -> tuple[list[str], Turns]:
+def _facts(
+    rng: random.Random, sentences: list[str], other: Haystack, questions: int, kinds: Sequence[Kind] = FACTS
+) -> tuple[list[str], Turns]:
     """More facts than are asked for, each sentence of one somewhere in the text."""
     words = sorted({word for sentence in sentences for word in WORD.findall(sentence)})
     names: set[str] = set()
-    facts = [draw_fact(rng, words, names) for _ in range(questions + rng.randint(0, 6))]
+    facts = [draw_fact(rng, words, names, kinds) for _ in range(questions + rng.randint(0, 6))]
     hidden: dict[int, list[str]] = {}
     for stated in [fact.sentences(rng) for fact in facts]:
         # Values of a fact are asked for in the order in which they stand.

@@ -80,6 +80,14 @@ def _mark(rng: random.Random, words: Sequence[str]) -> str:
     return f"{letters}{rng.randrange(10, 10_000)}"
 
 
+def _inscription(rng: random.Random, words: Sequence[str]) -> str:
+    """Groups of signs, 14 to 47 characters in all, none of which can be guessed from those before."""
+    signs = rng.choice(("BCDFGHJKLMNPQRSTVWXZ", "bcdfghjklmnpqrstvwxz", "0123456789"))
+    signs = rng.choice((signs, signs + "0123456789"))
+    groups = ("".join(rng.choices(signs, k=rng.randint(2, 5))) for _ in range(rng.randint(5, 8)))
+    return rng.choice(" ./:").join(groups)
+
+
 KINDS = (
     Kind(
         ("The weigher at {who} wrote down {what} sacks that day.", "At {who} they counted {what} sacks."),
@@ -123,8 +131,16 @@ KINDS = (
 )  # fmt: skip
 
 
-def draw_fact(rng: random.Random, words: Sequence[str], names: set[str]) -> Fact:
+INSCRIBED = Kind(
+    ("The bell of {who} is inscribed {what}.", "Cut into the gate of {who} one reads {what}."),
+    ("What is inscribed at {who}?", "Which signs were cut at {who}?"),
+    ("{what}.", "One reads {what}."),
+    _inscription,
+)
+
+
+def draw_fact(rng: random.Random, words: Sequence[str], names: set[str], kinds: Sequence[Kind] = KINDS) -> Fact:
     """words: of the text. names: those in use, to which a new one is added."""
-    kind = rng.choice(KINDS)
+    kind = rng.choice(kinds)
     count = rng.randint(2, 4) if kind.several and rng.random() < 0.3 else 1
     return Fact(kind, new_name(rng, names), tuple(kind.value(rng, words) for _ in range(count)))

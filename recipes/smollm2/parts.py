@@ -75,6 +75,14 @@ PARTS = (
         "continued",
         "held-out-continued",
     ),
+    # The same, and answers from the control, with long strings to copy among them.
+    Part(
+        "speed-23-both",
+        f"speed {TAUGHT} --begin {{speed-23-taught}} --teacher {{long}} --learning-rate 2e-4 --validate-every 100",
+        100,
+        "both",
+        "held-out-both",
+    ),
     Part("speed-23-heads", f"locret {HEADS} --adapter {{speed-23-text}}", 240),
 )
 

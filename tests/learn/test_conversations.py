@@ -105,7 +105,6 @@ def user(text: str) -> dict[str, str]:
         ('{"messages": [{"role": "user"}]}', "message 0 must be"),
         ('{"messages": [{"role": "user", "content": [1]}]}', "message 0 must be"),
         ('{"prompt": 1, "answer": "b"}', "message 0 must be"),
-        ('{"prompt": "a", "answer": "b", "teacher": "long"}', 'teacher .long.; write "base", or leave it out'),
         (json.dumps({"messages": [user("a")]}), "no assistant message to learn from"),
         ('{"prompt": "a", "answer": "  "}', "message 1 is empty"),
         ('{"messages": [{"role": "assistant", "content": "a"}]}', "message 0 is the assistant's"),

@@ -36,8 +36,13 @@ def test_all_prompt_tokens_may_be_anchors() -> None:
 
 
 def test_rows_of_a_conversation_have_its_teacher() -> None:
-    batch = Batch.of([SEVERAL, replace(SINGLE, by_base=True), SEVERAL], "bos", "header")
+    batch = Batch.of([SEVERAL, replace(SINGLE, teacher="base"), SEVERAL], "bos", "header")
     assert batch.by_base.tolist() == [False] * 22 + [True] * 9 + [False] * 22
+
+
+def test_all_of_a_batch_goes_to_a_device() -> None:
+    moved = vars(Batch.of([SINGLE], "bos", "header").to(torch.device("meta")))
+    assert {each.device.type for each in moved.values() if torch.is_tensor(each)} == {"meta"}
 
 
 @pytest.mark.parametrize("anchors", ["first:6", "system"])

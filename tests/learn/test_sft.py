@@ -25,10 +25,10 @@ from winnow.learn.chat import read_conversations
 from winnow.learn.held_out import HeldOut
 from winnow.learn.packed import packed_logits
 from winnow.learn.recipe import Lora, Recipe
+from winnow.learn.reference import Reference
 from winnow.learn.rows import IGNORED, Batch
 from winnow.learn.run import Progress
 from winnow.learn.sft import Report, train_speed
-from winnow.learn.teacher import Compared
 from winnow.policies.compute.speed import Speed
 from winnow.runtime.decoder import Decoder
 
@@ -278,7 +278,7 @@ def test_figures_of_what_is_held_out(data: Path, tmp_path: Path) -> None:
     """The loss, and the divergence from what the model said with all layers computed."""
     model = tiny_model()
     decoder, conversations = Decoder(model), read_conversations(data, byte_tokenizer(), length=1000).items
-    found = HeldOut.of(Compared(decoder, decoder), HALF, conversations).figures(decoder, HALF)
+    found = HeldOut.of(Reference(decoder, decoder), HALF, conversations).figures(decoder, HALF)
     loss = kl = count = 0.0
     for each in conversations:
         batch = Batch.of([each], "bos", "header")

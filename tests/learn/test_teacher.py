@@ -107,6 +107,8 @@ def test_a_conversation_may_name_the_model_without_adapters(data: Path, adapters
     by_base, taught = first("here", here, "base"), first("there", there, whole)
     both = first("both", [*({**row, "teacher": "base"} for row in here), *there], whole)
     assert both[1] == by_base[1] + taught[1]
+    assert json.loads((tmp_path / "both" / "winnow.json").read_text())["data"]["by_base"] == 4
+    assert "| taught by the model without adapters | 4 of them |" in (tmp_path / "both" / "README.md").read_text()
     assert both[0] == pytest.approx(sum(kl * count for kl, count in (by_base, taught)) / both[1], rel=1e-4)
     assert first("whole", rows, whole)[0] != pytest.approx(both[0], rel=0.01)
 
@@ -143,8 +145,11 @@ def test_what_can_be_no_teacher_or_beginning_is_refused_before_any_work(
     with pytest.raises(InputError, match=r"half was trained for speed.*with --cutoff 1\.0, or base"):
         train(data, out, teacher=half)
     asks = write(tmp_path / "asks.jsonl", [*keys(2, 1), {**keys(1, 1)[0], "teacher": "base"}])
-    for given in {"data": asks}, {"data": data, "validation": asks}:
-        with pytest.raises(InputError, match=r"^asks.jsonl, line 3: its teacher is base, and this run has none"):
+    with pytest.raises(InputError, match=r"^asks.jsonl, line 3: a teacher, and this run has none"):
+        train(asks, out)
+    write(asks, [{**keys(1, 1)[0], "teacher": "whole"}])
+    for given in {"data": asks, "teacher": "base"}, {"data": data, "validation": asks}:
+        with pytest.raises(InputError, match=r"^asks.jsonl, line 1: teacher 'whole'; write \"base\", or leave it out"):
             train(out=out, **given)
     with pytest.raises(InputError, match="not about all parameters"):
         train(data, out, recipe=replace(RECIPE, lora=None), teacher="base")

@@ -43,7 +43,7 @@ def test_no_task_has_the_wordings_or_the_names():
     """Four words in a row of any statement or question are in no task's source, and no name in its lists."""
     source = " ".join(" ".join(path.read_text().split()) for path in TASKS.rglob("*.py")).lower()
     asked = [said.GO_ON, said.WHICH, said.BEGUN, said.BEHIND]
-    for kind in facts.KINDS:
+    for kind in (*facts.KINDS, facts.INSCRIBED):
         asked += [*kind.statements, *kind.questions, *filter(None, [kind.several])]
     for wording in asked:
         plain = re.sub(r"\{\w+\}", "|", wording.lower())
@@ -79,6 +79,16 @@ def test_values_of_a_fact_stand_in_the_text_in_their_order(halves, tokenizer):
     assert several > 5
 
 
+def test_inscriptions_are_long_and_in_the_text(halves):
+    for seed in range(20):
+        made, turns = said._facts(random.Random(seed), list(halves[0].sentences[:60]), halves[1], 4, (facts.INSCRIBED,))
+        for _, reply in turns:
+            value = reply[:-1].removeprefix("One reads ")
+            assert 14 <= len(value) <= 47
+            assert re.fullmatch(r"[BCDFGHJKLMNPQRSTVWXZ0-9 ./:]+", value.upper())
+            assert value in "".join(made)
+
+
 @pytest.mark.parametrize("kind", ["_sentences", "_which"])
 def test_what_is_asked_of_sentences_is_in_the_text(kind, halves):
     rng, sentences = random.Random(1), list(halves[0].sentences[:80])
@@ -108,7 +118,7 @@ def test_lengths_and_seeds(halves, tokenizer, tmp_path):
     assert more.read_text().startswith(few.read_text())
     tokens = []
     for line in more.read_text().splitlines():
-        messages = json.loads(line)["messages"]
+        [messages] = json.loads(line).values()  # no teacher
         assert [each["role"] for each in messages] == ["user", "assistant"] * (len(messages) // 2)
         assert all(each["content"].strip() for each in messages)
         tokens.append(sum(len(tokenizer(each["content"])["input_ids"]) for each in messages))
@@ -121,7 +131,7 @@ def test_lengths_and_seeds(halves, tokenizer, tmp_path):
 
 def test_what_goes_on_is_all_that_some_learn_from(halves, tokenizer):
     for seed in range(5):
-        [(asked, rest)] = said.draw_turns(random.Random(seed), *halves, tokenizer, said.CONTINUED)
+        _, [(asked, rest)] = said.draw_turns(random.Random(seed), *halves, tokenizer, said.CONTINUED)
         assert asked.startswith(said.GO_ON)
         assert 0.7 < len(tokenizer(rest)["input_ids"]) / said.CONTINUED.continued < 1.1
 
@@ -133,9 +143,10 @@ def test_texts_that_go_on_may_be_taught_by_the_model_as_it_is(halves, tokenizer,
     mix = replace(said.BOTH, length=(700, 900), continued=60)
     said.write_conversations(tmp_path, tmp_path / "out.jsonl", tokenizer, count=16, seed=0, mix=mix)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    by_base = [row["messages"][0]["content"].startswith(said.GO_ON) for row in rows]
-    assert [row.get("teacher") == "base" for row in rows] == by_base
-    assert 3 < sum(by_base) < 13
+    by_base = [row.get("teacher") == "base" for row in rows]
+    assert by_base == [any(said.GO_ON in each["content"] for each in row["messages"]) for row in rows]
+    assert 0 < sum(by_base) < 16
+    assert all(len(row["messages"]) == 2 for row, by in zip(rows, by_base, strict=True) if by)
 
 
 def test_parts_are_trained_each_over_its_own_and_once(tmp_path, capsys):
@@ -188,6 +199,7 @@ def test_every_part_is_a_command_of_train(tmp_path):
     for name, begin, teacher, data in (
         ("speed-23-taught", "speed-23", str(tmp_path / "long"), "taught"),
         ("speed-23-text", "speed-23-taught", "base", "continued"),
+        ("speed-23-both", "speed-23-taught", str(tmp_path / "long"), "both"),
     ):
         told = parts.command(named[name], tmp_path, tmp_path, "smollm2", None)
         given = dict(pairwise(told))

@@ -54,6 +54,7 @@ def speed_card(record: dict[str, Any]) -> str:
         "layers": record["layers"],
         **{what: record[name] for name, what in ORIGIN.items() if name in record},
         "data": f"{data['file']}, {data['conversations']:,} conversations, {data['supervised']:,} supervised tokens",
+        **({"taught by the model without adapters": f"{count:,} of them"} if (count := data.get("by_base")) else {}),
         "steps": f"{result['steps']:,}",
         "tokens read": f"{result['tokens']:,}",
         f"{learnt}, first and last": f"{result['loss_first']:.4f}, {result['loss_last']:.4f} nats per supervised token",

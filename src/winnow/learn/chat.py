@@ -43,15 +43,15 @@ class Turn:
 class Conversation:
     """Token ids up to the end of the last assistant turn, the turns, and what stands before the first user's message.
 
-    system: tokens of it, None where there is no chat template. where: file and line, for messages. by_base: the model
-    without adapters teaches it, whoever teaches others.
+    system: tokens of it, None where there is no chat template. where: file and line, for messages. teacher: as its
+    row says it; see `train_speed`, which alone looks at it.
     """
 
     ids: Sequence[int]
     turns: tuple[Turn, ...]
     system: int | None
     where: str = "the conversation"
-    by_base: bool = False
+    teacher: Any = None
 
     @property
     def supervised(self) -> int:
@@ -80,7 +80,7 @@ class Conversations:
 def read_conversations(path: Path, tokenizer: "PreTrainedTokenizerBase", *, length: int) -> Conversations:
     """Read JSON Lines of {"messages": [{"role", "content"}, ...]} or {"prompt": ..., "answer": ...}.
 
-    Either may say {"teacher": "base"}; see `Conversation.by_base`.
+    Either may say {"teacher": "base"}; see `Conversation.teacher`.
 
     Without a chat template, an answer follows its prompt at once and the end token follows the answer; then only the
     second shape can be used.
@@ -88,9 +88,8 @@ def read_conversations(path: Path, tokenizer: "PreTrainedTokenizerBase", *, leng
     Args:
         length: conversations of more tokens are left out, and counted.
     Raises:
-        InputError: naming file and line: what is no JSON, has neither shape, no answer or another teacher, what the
-            chat template refuses or renders otherwise once more messages follow; also an empty file, or one of long
-            rows alone.
+        InputError: naming file and line: what is no JSON, has neither shape or no answer, what the chat template
+            refuses or renders otherwise once more messages follow; also an empty file, or one of long rows alone.
     """
     text = read_text(path, LINES_BYTES)
     read = [conversation(row, tokenizer, where) for where, row in parse_lines(text, path.name)]
@@ -109,10 +108,8 @@ def read_conversations(path: Path, tokenizer: "PreTrainedTokenizerBase", *, leng
 def conversation(row: Any, tokenizer: "PreTrainedTokenizerBase", where: str) -> Conversation:
     """One row of a data file as tokens. Raises InputError, which begins with `where`."""
     messages = _messages(row, where)
-    if (teacher := row.get("teacher")) not in (None, BASE):
-        raise InputError(f'{where}: teacher {teacher!r}; write "{BASE}", or leave it out for the one of the run')
     read = _by_template(messages, tokenizer, where) if tokenizer.chat_template else _plain(row, tokenizer, where)
-    return replace(read, by_base=teacher == BASE)
+    return replace(read, teacher=row.get("teacher"))
 
 
 def _plain(row: dict[str, Any], tokenizer: "PreTrainedTokenizerBase", where: str) -> Conversation:

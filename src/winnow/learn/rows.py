@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from winnow.errors import InputError
-from winnow.learn.chat import Conversation
+from winnow.learn.chat import BASE, Conversation
 from winnow.policies.compute.anchors import anchor_positions
 from winnow.policies.compute.turns import last_start
 
@@ -76,7 +76,7 @@ class Batch:
         lengths = tuple(len(each.ids) for each in conversations)
         ids = torch.cat([torch.frombuffer(each.ids, dtype=torch.int32) for each in conversations]).long()
         turns = [
-            (begin, segment, each.by_base)
+            (begin, segment, each.teacher == BASE)
             for begin, each in zip(accumulate(lengths, initial=0), conversations, strict=False)
             for segment in segments(each, anchors, decode_from)
         ]

@@ -26,11 +26,12 @@ from winnow.learn.journal import LOG
 from winnow.learn.packed import packed_forward, packed_loss
 from winnow.learn.peak import peak_bytes
 from winnow.learn.recipe import ALL_LINEAR, Lora, Recipe
+from winnow.learn.reference import distilled_loss
 from winnow.learn.rows import segments
 from winnow.learn.run import Progress, silent
 from winnow.learn.run import Report as Made
 from winnow.learn.saving import Result, metadata, save, write_metadata
-from winnow.learn.teacher import Origin, distilled_loss, forget_base
+from winnow.learn.teacher import Origin, forget_base
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.policies.compute.speed import Speed
@@ -69,9 +70,9 @@ def train_speed(
             lasts, checkpoints.
         recipe: None: the defaults.
         resume: go on from the last checkpoint in `out`, with the same data, recipe and policy.
-        validation: more data, which nothing is learnt from: the loss on it, and the KL divergence from what the model
-            says without adapters, or else its teacher, all layers computed, go into the log and the result. See
-            `HeldOut` for its memory.
+        validation: more data, which nothing is learnt from: the loss on it, and the KL divergence from what its teacher
+            says, or where there is none the model without adapters, all layers computed, go into the log and the
+            result. See `HeldOut` for its memory.
         begin: an adapter, whose weights are gone on from; as `LLM` takes one. None: fresh ones.
         teacher: an adapter that was trained at full depth, or "base", the model without any: the loss is the KL
             divergence from what it says, all layers computed, and not the cross-entropy; where a conversation says
@@ -95,10 +96,11 @@ def train_speed(
     base = {"name": base_name(model), "fingerprint": fingerprint(model)}
     origin = Origin.of(begin, teacher, model, base["fingerprint"], recipe.lora)
     longest = recipe.length or decoder.shape.max_positions
-    read, about = _read(data, tokenizer, longest, policy, decoder, origin)
+    read, about = _read(data, tokenizer, longest, policy, decoder)
+    _check_taught(read, origin)
     held_out: list[Conversation] = []
     if validation is not None:
-        held_out, about["validation"] = _read(validation, tokenizer, longest, policy, decoder, origin)
+        held_out, about["validation"] = _read(validation, tokenizer, longest, policy, decoder)
     record = metadata(plan_of(policy, decoder), decoder.shape.layers, base, recipe, about) | origin.to_dict()
     checkpoint = check_resumed(out, record) if resume else None
     with _trainable(model, recipe, origin) as learner:
@@ -137,9 +139,9 @@ def _learn(
     decoder = Decoder(model)  # Trainer may have moved the model: another than the one that checked it
     loss: Callable[..., Tensor] = packed_loss
     if held_out or origin.taught:
-        other = origin.compared(learner, model)
+        other = origin.reference(learner, model)
     if origin.taught:
-        loss = partial(distilled_loss, compared=other)
+        loss = partial(distilled_loss, reference=other)
     if held_out:
         watch.judge = partial(HeldOut.of(other, policy, held_out).figures, decoder, policy)
     settings: dict[str, Any] = {"policy": policy, "checkpointing": recipe.checkpointing}
@@ -169,19 +171,28 @@ def _check(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, policy: S
 
 
 def _read(
-    file: Path, tokenizer: PreTrainedTokenizerBase, longest: int, policy: Speed, decoder: Decoder, origin: Origin
+    file: Path, tokenizer: PreTrainedTokenizerBase, longest: int, policy: Speed, decoder: Decoder
 ) -> tuple[list[Conversation], dict[str, Any]]:
     """The conversations of a file, checked, and what is said of it."""
     read = read_conversations(file, tokenizer, length=longest)
     _check_rows(read.items, policy, decoder)
-    if not origin.taught and (asks := next((each for each in read.items if each.by_base), None)):
-        raise InputError(f"{asks.where}: its teacher is {BASE}, and this run has none; give a teacher, or leave it out")
-    return read.items, {"file": file.name, **read.counts(), "sha256": read.sha256}
+    by_base = sum(each.teacher == BASE for each in read.items)
+    about = {"file": file.name, **read.counts(), "sha256": read.sha256}
+    return read.items, about | ({"by_base": by_base} if by_base else {})
+
+
+def _check_taught(conversations: list[Conversation], origin: Origin) -> None:
+    """A run that has a teacher is what a conversation can name another for."""
+    for each in conversations:
+        if each.teacher is not None and not origin.taught:
+            raise InputError(f"{each.where}: a teacher, and this run has none; give it one, or leave it out")
 
 
 def _check_rows(conversations: list[Conversation], policy: Speed, decoder: Decoder) -> None:
     vocab = decoder.shape.vocab
     for each in conversations:
+        if each.teacher not in (None, BASE):
+            raise InputError(f'{each.where}: teacher {each.teacher!r}; write "{BASE}", or leave it out')
         if (largest := max(each.ids)) >= vocab:
             raise InputError(f"{each.where}: token {largest}, and the model has {vocab}; use its own tokenizer")
         segments(each, policy.anchors, policy.decode_from)

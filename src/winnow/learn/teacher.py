@@ -2,23 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from winnow.errors import InputError, ModelError
 from winnow.learn.chat import BASE
-from winnow.learn.packed import packed_logits
 from winnow.learn.recipe import Lora
-from winnow.learn.rows import IGNORED, Batch
+from winnow.learn.reference import Reference
 from winnow.models.low_rank import plain_pairs
-from winnow.policies.compute.speed import Speed
 from winnow.runtime.adapters import (
     ADAPTER_WEIGHTS,
     adapter_fingerprint,
@@ -113,38 +108,15 @@ class Origin:
             learner.set_adapter(LEARNER)
             forget_base(learner)
 
-    def compared(self, learner: Any, model: PreTrainedModel) -> "Compared":
+    def reference(self, learner: Any, model: PreTrainedModel) -> Reference:
         """What `learner`, of `model` or the model itself, is compared with. Which adapters are in force is fixed as a
         decoder is made."""
         with nullcontext() if learner is model else learner.disable_adapter():
             base = Decoder(model)
         if self.teacher is None:
-            return Compared(base, base)
+            return Reference(base, base)
         with _taught(learner):
-            return Compared(Decoder(model), base)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Whom one that learns is compared with, all layers computed. teacher: the one of the run, or `base` again; base:
-    the model without adapters, for the conversations that it teaches."""
-
-    teacher: Decoder
-    base: Decoder
-
-    def predicted(self, batch: Batch, policy: Speed) -> Tensor:
-        """What they say of each supervised token: [supervised, vocab] float32 log-probabilities, without gradients."""
-        by_base = batch.by_base[batch.labels != IGNORED]
-        whole = replace(policy, cutoff=1.0)
-        with torch.no_grad():
-            said = {
-                base: log_probabilities(decoder, batch, whole)
-                for base, decoder in ((False, self.teacher), (True, self.base))
-                if (by_base == base).any()
-            }
-        if len(said) == 2:
-            return torch.where(by_base[:, None], said[True], said[False])
-        return next(iter(said.values()))
+            return Reference(Decoder(model), base)
 
 
 @contextmanager
@@ -179,20 +151,3 @@ def _begin(learner: Any, given: Given) -> None:
         targets = ",".join(sorted({key.split(".lora_")[0].rpartition(".")[2] for key in weights}))
         raise InputError(f"the adapter {given.name} is for other layers; give its own: --lora.targets {targets}")
     set_peft_model_state_dict(learner, weights)
-
-
-def distilled_loss(
-    decoder: Decoder, batch: Batch, policy: Speed, compared: Compared, *, checkpointing: bool = False
-) -> Tensor:
-    """The sum over supervised tokens of the KL divergence from what teaches them says there.
-
-    Source: Hinton, Vinyals and Dean, arXiv:1503.02531, at a temperature of 1 and without the labels.
-    """
-    wanted = compared.predicted(batch, policy)
-    said = log_probabilities(decoder, batch, policy, checkpointing=checkpointing)
-    return F.kl_div(said, wanted, reduction="sum", log_target=True)
-
-
-def log_probabilities(decoder: Decoder, batch: Batch, policy: Speed, *, checkpointing: bool = False) -> Tensor:
-    """Of every word at each supervised token, [supervised, vocab] float32; see `packed_logits`."""
-    return packed_logits(decoder, batch, policy, checkpointing=checkpointing).log_softmax(-1)
