@@ -22,6 +22,8 @@ SCALES = {
     T.IQ2_XXS: (0,), T.IQ2_XS: (0,), T.IQ2_S: (0,), T.IQ3_XXS: (0,), T.IQ3_S: (0,), T.IQ1_S: (0,),
 }  # fmt: skip
 WINDOW = 8
+EXPERTS = 4
+EXPERT_MODELS = ("qwen3moe", "gpt-oss")
 
 
 @dataclass(frozen=True)
@@ -50,22 +52,29 @@ def shape_for(*types: GGMLQuantizationType) -> Shape:
     return WIDE if any(GGML_QUANT_SIZES[type][0] > 32 for type in types) else SMALL
 
 
-def write_model(path: Path, architecture: str, choose: Choose, *, tied: bool = True, shape: Shape = SMALL) -> Written:
-    """choose: the type of each matrix by its name in the file."""
+def write_model(
+    path: Path, architecture: str, choose: Choose, *, tied: bool = True, shape: Shape = SMALL,
+    keys: dict[str, Any] | None = None, lacking: str = "",
+) -> Written:  # fmt: skip
+    """choose: the type of each matrix by its name in the file. keys: that are others; lacking: a tensor left out."""
     rng, weights, stored = np.random.default_rng(0), {}, {}
     for name, (theirs, size) in _places(architecture, shape, tied).items():
-        if len(size) == 1:
+        if len(size) == 1 or name.endswith(".bias"):
             values = (1 + 0.1 * rng.standard_normal(size)).astype(np.float32)
             stored[name], mine = values, values - (1.0 if architecture == "gemma3" else 0.0)
         else:
-            type = choose(name)
-            data = random_tensor(rng, type, *size)
-            stored[name], mine = (data, type), floats(data, type)
+            type, rows = choose(name), int(np.prod(size[:-1]))
+            data = random_tensor(rng, type, rows, size[-1])
+            mine = floats(data, type).reshape(size)
+            stored[name] = (data.reshape(*size[:-1], -1), type)
             heads = {"attn_q": shape.heads, "attn_k": shape.kv_heads}.get(name.split(".")[-2])
             if architecture == "llama" and heads:  # the file pairs neighbours, transformers the halves of a head
                 mine = np.concatenate([np.concatenate([head[0::2], head[1::2]]) for head in np.split(mine, heads)])
         weights[theirs] = torch.from_numpy(np.ascontiguousarray(mine, np.float32))
-    write_gguf(path, architecture, _keys(architecture, shape), stored)
+    if architecture in EXPERT_MODELS:
+        _join_experts(weights, turned=architecture == "gpt-oss")
+    stored.pop(lacking, None)
+    write_gguf(path, architecture, _keys(architecture, shape) | (keys or {}), stored)
     if tied:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     return Written(path, weights)
@@ -131,10 +140,45 @@ def _places(architecture: str, shape: Shape, tied: bool) -> dict[str, tuple[str,
         parts["post_attention_norm"] = ("post_attention_layernorm", (hidden,))
         parts["ffn_norm"] = ("pre_feedforward_layernorm", (hidden,))
         parts["post_ffw_norm"] = ("post_feedforward_layernorm", (hidden,))
+    if architecture in EXPERT_MODELS:
+        _replace_by_experts(parts, architecture, shape)
     for layer in range(LAYERS):
         for mine, (theirs, size) in parts.items():
-            places[f"blk.{layer}.{mine}.weight"] = (f"model.layers.{layer}.{theirs}.weight", size)
+            file, model = f"blk.{layer}.{mine}", f"model.layers.{layer}.{theirs}"
+            bare = theirs.endswith("sinks")
+            places[f"{file}.weight"] = (model if bare else f"{model}.weight", size)
+            if architecture == "gpt-oss" and "norm" not in mine and not bare:
+                places[f"{file}.bias"] = (f"{model}.bias", size[:-1])
     return places
+
+
+def _replace_by_experts(parts: dict[str, tuple[str, tuple[int, ...]]], architecture: str, shape: Shape) -> None:
+    """What mixtures have in the place of one pair of matrices."""
+    for name in ("gate", "up", "down"):
+        theirs, size = parts.pop(f"ffn_{name}")
+        parts[f"ffn_{name}_exps"] = (theirs.replace("mlp.", "mlp.experts."), (EXPERTS, *size))
+    router = "mlp.gate" if architecture == "qwen3moe" else "mlp.router"
+    parts["ffn_gate_inp"] = (router, (EXPERTS, shape.hidden))
+    if architecture == "qwen3moe":
+        parts |= {f"attn_{k}_norm": (f"self_attn.{k}_norm", (shape.head_dim,)) for k in "qk"}
+    else:
+        parts["post_attention_norm"] = parts.pop("ffn_norm")
+        parts["attn_sinks"] = ("self_attn.sinks", (shape.heads,))
+
+
+def _join_experts(weights: dict[str, Tensor], *, turned: bool) -> None:
+    """The matrices of experts as transformers has them: gate above up; or, turned, columns of one between those of the
+    other."""
+    for name in [name for name in weights if "experts.gate_proj" in name]:
+        stem, kind = name.rsplit(".gate_proj.", 1)
+        gate, up, down = (weights.pop(f"{stem}.{part}_proj.{kind}") for part in ("gate", "up", "down"))
+        joined = torch.stack((gate, up), 2).flatten(1, 2) if turned and kind == "weight" else torch.cat((gate, up), 1)
+        if kind == "bias":
+            joined = torch.stack((gate, up), 2).flatten(1)
+        elif turned:
+            joined, down = joined.mT, down.mT
+        end = "" if kind == "weight" else "_bias"
+        weights[f"{stem}.gate_up_proj{end}"], weights[f"{stem}.down_proj{end}"] = joined, down
 
 
 def _keys(architecture: str, shape: Shape) -> dict[str, Any]:
@@ -148,4 +192,8 @@ def _keys(architecture: str, shape: Shape) -> dict[str, Any]:
     }
     if architecture == "gemma3":
         keys |= {"attention.sliding_window": WINDOW, "attention.sliding_window_pattern": 2, "rope.freq_base_swa": 1e3}
+    if architecture in EXPERT_MODELS:
+        keys |= {"expert_count": EXPERTS, "expert_used_count": 2, "expert_feed_forward_length": shape.ffn}
+    if architecture == "gpt-oss":
+        keys["attention.sliding_window"] = WINDOW
     return {f"{architecture}.{key}": value for key, value in keys.items()}

@@ -8,7 +8,7 @@ import torch
 from gguf import GGMLQuantizationType as T
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from gguf_models import SMALL, WIDE, write_model
+from gguf_models import EXPERT_MODELS, SMALL, WIDE, write_model
 from models import CONFIGS, small_model
 from winnow import LLM
 from winnow.errors import ModelError, UnsupportedModelError
@@ -62,7 +62,7 @@ def test_a_file_and_what_it_is_converted_to(type, tmp_path):
         same(file, "int4")
 
 
-@pytest.mark.parametrize("architecture", ["qwen3", "gemma3"])
+@pytest.mark.parametrize("architecture", ["qwen3", "gemma3", *EXPERT_MODELS])
 def test_a_file_of_another_architecture(architecture, tmp_path):
     file = write_model(tmp_path / "m.gguf", architecture, lambda name: T.Q8_0, tied=architecture == "gemma3").path
     same(file)

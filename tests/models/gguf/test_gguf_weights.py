@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from transformers import AutoModelForCausalLM
 from covering import covering, marked
 from forked import python, run
 from gguf_files import TOKENS
-from gguf_models import SCALES, WRITABLE, Written, shape_for, write_model
+from gguf_models import EXPERT_MODELS, SCALES, SMALL, WRITABLE, Written, shape_for, write_model
 from models import stock_logits
 from winnow import LLM, SamplingParams
+from winnow.errors import ModelError
 from winnow.kernels import launch, packed
 from winnow.models.gguf.blocks import PACKABLE
 from winnow.models.packed import packed_modules
@@ -108,6 +110,31 @@ def test_a_mixture_is_the_model_that_transformers_loads(written: Written) -> Non
     ).eval()
     ids = ids_of(40)
     assert_near(dense.logits(ids), stock_logits(theirs, ids), 5e-3)
+
+
+@pytest.mark.parametrize("architecture", EXPERT_MODELS)
+@pytest.mark.parametrize("type", [T.Q8_0, T.MXFP4], ids=lambda type: type.name)
+def test_experts_are_where_the_model_has_them(type: GGMLQuantizationType, architecture: str, tmp_path: Path) -> None:
+    """Stacked in the file, gate and up apart, and of one of the two turned."""
+    written = write_model(tmp_path / "m.gguf", architecture, lambda name: type, tied=False, shape=shape_for(type))
+    check_weights(written, exact=False)
+    llm = LLM(written.path, device="cpu", dtype="float32")
+    assert list(packed_modules(llm.model)) or type not in PACKABLE
+    ids = ids_of(40)
+    assert_near(llm.logits(ids), stock_logits(llm.dense(), ids))
+
+
+@pytest.mark.parametrize("architecture", EXPERT_MODELS)
+def test_a_file_that_lacks_experts_or_has_others_is_refused(architecture: str, tmp_path: Path) -> None:
+    def refused(message: str, **changed: Any) -> None:
+        written = write_model(tmp_path / "m.gguf", architecture, lambda name: T.F32, **changed)
+        with pytest.raises(ModelError, match=message):
+            LLM(written.path, device="cpu")
+
+    for lacking in ("blk.1.ffn_up_exps.weight", "blk.0.ffn_down_exps.weight"):
+        refused(rf"lacks 1 tensors that the model needs, such as {lacking}", lacking=lacking)
+    keys = {f"{architecture}.expert_feed_forward_length": SMALL.ffn // 2}
+    refused(r"blk\.\d\.ffn_\w+_exps\.weight has the shape \[4, .* where the configuration says \[4, ", keys=keys)
 
 
 def test_packed_is_dense(written: Written) -> None:

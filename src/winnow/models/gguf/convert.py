@@ -1,6 +1,5 @@
 """The tensors of a GGUF file under their names in a Hugging Face model, quantised ones packed."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -17,6 +16,7 @@ from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorPr
 from winnow.errors import ModelError, UnsupportedModelError
 from winnow.kernels.packed import PackedWeight, tiles_bytes
 from winnow.models.gguf.blocks import PACKABLE, PIECE, dense_tensor, packed_tensor, readable
+from winnow.models.gguf.experts import Joined, Part, expert_parts
 from winnow.models.gguf.header import Header, TensorInfo, raw
 from winnow.models.packed import packable
 
@@ -25,7 +25,6 @@ Progress = Callable[[int, int], None]
 ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 SHARD = 1 << 30  # bytes of a file of converted tensors, and so the most that waits in memory while converting
 PIECES = 4  # copies of a piece of a tensor, as floats, while its codes are found
-EXPERTS = re.compile(r"_exps\.(weight|bias)$")  # two of these share a place in the model, of another shape
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,17 @@ def tensors_of(header: Header, config: PreTrainedConfig, progress: Progress = si
 
     Raises ModelError where the file lacks a tensor, has one too many or of another shape, or holds NaN or infinity.
     """
-    skeleton, processor, names = _places(header, config)
-    merged: dict[str, dict[str, Tensor]] = {"tensors": {}}  # where a processor puts what it merges from several tensors
+    skeleton, processor, names, experts = _places(header, config)
+    shapes, joined = {name: value.shape for name, value in skeleton.state_dict().items()}, Joined.of(experts.values())
     weights = [info for info in header.tensors.values() if info.name not in ROTATION]
     total = sum(prod(info.shape) for info in weights)
     for info in weights:
-        held = _held(header, info, skeleton, names[info.name], processor, names, merged)
-        if held is not None:
-            yield names[info.name], held
+        name = names[info.name]
+        if (part := experts.get(info.name)) is None:
+            yield name, _held(header, info, skeleton, name, processor)
+        elif (value := joined.put(part, dense_tensor(_finite(header, info)[0], info.type), shapes[name])) is not None:
+            yield name, Held(value, info.type.name)
         progress(prod(info.shape), total)
-    for name, value in merged["tensors"].items():
-        yield name, Held(value.bfloat16(), "merged")
 
 
 def packed_sizes(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[str, int]]:
@@ -66,7 +65,7 @@ def packed_sizes(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedMo
 
     Raises ModelError as `tensors_of`, but for values.
     """
-    skeleton, _, names = _places(header, config)
+    skeleton, _, names, _ = _places(header, config)
     found = {}
     for info in header.tensors.values():
         if info.name not in ROTATION and _fits(info, skeleton, names[info.name]):
@@ -88,8 +87,9 @@ def conversion_bytes(header: Header, packed: Mapping[str, int], skeleton: PreTra
     return min(total, SHARD + largest) + 2 * largest + 8 * floats + PIECES * 4 * PIECE
 
 
-def _places(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedModel, Any, dict[str, str]]:
-    """The model without weights, what converts tensors for it, and their names there; all of them have a place."""
+def _places(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedModel, Any, dict[str, str], dict[str, Part]]:
+    """The model without weights, what converts tensors for it, their names there, and those of experts; all of them
+    have a place."""
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(config)
     kind = TENSOR_PROCESSORS.get(header.architecture.replace("-", "_"), TensorProcessor)
@@ -97,8 +97,12 @@ def _places(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedModel, 
     # Without children: every module would be asked by itself, which takes seconds, for what the whole has named.
     whole: Any = SimpleNamespace(config=config, state_dict=skeleton.state_dict, named_children=lambda: ())
     names = get_gguf_hf_weights_map(whole, processor)
-    _check_names(header, skeleton, names)
-    return skeleton, processor, names
+    # What is a parameter by itself, and no module's weight, is one in the file all the same.
+    names |= {f"{name}.weight": place for name, place in names.items() if not name.endswith((".weight", ".bias"))}
+    experts = expert_parts(header.architecture, config.num_hidden_layers)
+    names |= {name: part.place for name, part in experts.items()}
+    _check_names(header, skeleton, names, experts)
+    return skeleton, processor, names, experts
 
 
 def _fits(info: TensorInfo, skeleton: PreTrainedModel, name: str) -> bool:
@@ -107,28 +111,31 @@ def _fits(info: TensorInfo, skeleton: PreTrainedModel, name: str) -> bool:
     return info.type in PACKABLE and len(info.shape) == 2 and name.endswith(".weight") and packable(module)
 
 
-def _held(
-    header: Header, info: TensorInfo, skeleton: PreTrainedModel, name: str, processor: Any, names: Any, merged: Any
-) -> Held | None:
-    """One tensor, converted; None where the processor has merged it into another."""
+def _held(header: Header, info: TensorInfo, skeleton: PreTrainedModel, name: str, processor: Any) -> Held:
+    """One tensor, converted."""
     stored = raw(header, info.name)
     if _fits(info, skeleton, name) and (packed := packed_tensor(stored, info.type)) is not None:
         moved = processor.process(packed.data.numpy(), info.name).weights  # it moves rows, whatever they hold
         rows = replace(packed, data=torch.from_numpy(np.ascontiguousarray(moved)))
         return Held(rows.in_tiles(), info.type.name)
-    with np.errstate(all="ignore"):  # of scales that are NaN or infinite
-        values = dequantize(np.asarray(stored), info.type)
-    if not np.isfinite(values).all():
-        raise ModelError(f"{header.path.name}: the tensor {info.name} holds NaN or infinity; download the file again")
-    done = processor.process(values, info.name, tensor_key_mapping=names, parsed_parameters=merged)
-    if done.name is None:
-        return None
+    stored, values = _finite(header, info)
+    done = processor.process(values, info.name)
     if done.weights is values:
-        return Held(dense_tensor(np.asarray(stored), info.type), info.type.name)
+        return Held(dense_tensor(stored, info.type), info.type.name)
     return Held(torch.from_numpy(np.ascontiguousarray(done.weights)), info.type.name)
 
 
-def _check_names(header: Header, skeleton: PreTrainedModel, names: dict[str, str]) -> None:
+def _finite(header: Header, info: TensorInfo) -> tuple[np.ndarray, np.ndarray]:
+    """A tensor as it is stored, and its values, in float32."""
+    stored = np.asarray(raw(header, info.name))
+    with np.errstate(all="ignore"):  # of scales that are NaN or infinite
+        values = dequantize(stored, info.type)
+    if not np.isfinite(values).all():
+        raise ModelError(f"{header.path.name}: the tensor {info.name} holds NaN or infinity; download the file again")
+    return stored, values
+
+
+def _check_names(header: Header, skeleton: PreTrainedModel, names: dict[str, str], experts: Mapping[str, Part]) -> None:
     """Every tensor has a place of its shape in the model, and the model's every place a tensor."""
     here = header.tensors.keys() - set(ROTATION)
     if unknown := sorted(here - names.keys()):
@@ -138,19 +145,22 @@ def _check_names(header: Header, skeleton: PreTrainedModel, names: dict[str, str
         )
     tied = {"lm_head.weight"} if skeleton.config.tie_word_embeddings else set()
     places = {name: value.shape for name, value in skeleton.state_dict().items() if name not in tied}
-    if missing := sorted(places.keys() - {names[name] for name in here}):
+    joined = {part.place for part in experts.values()}
+    if missing := sorted((experts.keys() - here) | (places.keys() - joined - {names[name] for name in here})):
         raise ModelError(
             f"{header.path.name}: lacks {len(missing)} tensors that the model needs, such as {missing[0]}; "
             "download it again"
         )
     for name in here:
         wanted, found = places.get(names[name]), header.tensors[name].shape
+        if name in experts and wanted is not None:
+            wanted = experts[name].view(torch.empty(wanted, device="meta")).shape
         if not readable(header.tensors[name].type):
             raise UnsupportedModelError(
                 f"{header.path.name}: the tensor {name} is of the type {header.tensors[name].type.name}, which gguf "
                 "cannot turn into floats; get the file in another quantisation"
             )
-        if wanted is not None and tuple(wanted) != found and not EXPERTS.search(name):
+        if wanted is not None and tuple(wanted) != found:
             raise ModelError(
                 f"{header.path.name}: the tensor {name} has the shape {list(found)} where the configuration says "
                 f"{list(wanted)}; download it again"

@@ -56,6 +56,7 @@ def load_gguf(path: Path, dtype: torch.dtype, *, dense: bool, progress: Progress
     `tokenizer_of` and `tensors_of`.
     """
     header = read_header(path)  # before the file is hashed: it may be none, or never end
+    config_of(header)  # likewise: it may be of an architecture that is not supported
     entry = entry_of(path)
     if entry.is_dir():
         try:
