@@ -1,6 +1,11 @@
+import json
 import math
+from contextlib import suppress
 from dataclasses import replace
 
+import pytest
+
+from winnow.cli import deliver, evaluate
 from winnow.cli.evaluate_view import accuracy_table
 from winnow.cli.terminal import console
 from winnow.evaluation.accuracy import Accuracy, DepthScore
@@ -39,6 +44,23 @@ def test_fidelity_and_perplexity_agree_about_full_attention(winnow, tiny, docume
     found = winnow(*flags).json["perplexity"][0]
     assert math.isclose(found["nll"], same["nll_full"], rel_tol=1e-5)
     assert math.isclose(found["nll"], other["nll_full"], rel_tol=1e-5)
+
+
+def test_every_plan_is_checked_before_the_first_is_measured(winnow, tiny, document, monkeypatch):
+    monkeypatch.setattr(evaluate, "fidelity", lambda *given, **options: pytest.fail("a plan was measured"))
+    result = winnow("eval", "text", document, "-m", tiny, "--tokens", 40, "-p", STREAMING, "-p", "locret")
+    assert (result.code, "retaining heads" in result.err) == (2, True)
+
+
+def test_what_was_measured_is_written_where_nobody_reads_on(winnow, tiny, document, tmp_path, monkeypatch):
+    def closed(*given):
+        raise BrokenPipeError
+
+    flags = ("eval", "text", document, "-m", tiny, "--tokens", 40, "--out", tmp_path / "out.json", "--json")
+    monkeypatch.setattr(deliver, "print_json", closed)
+    with suppress(BrokenPipeError):
+        winnow(*flags)
+    assert json.loads((tmp_path / "out.json").read_text())["perplexity"]
 
 
 def test_fidelity_is_shown_as_a_table(winnow, tiny, document):

@@ -36,13 +36,13 @@ class Unanswered:
         return 0.0
 
 
-def windowed_model():
+def windowed_model(**settings):
     """Random weights; every other layer has a window."""
     torch.manual_seed(0)
     config = Gemma2Config(
         vocab_size=259, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, head_dim=8, sliding_window=64, max_position_embeddings=4096, bos_token_id=1,
-        eos_token_id=2, pad_token_id=0, query_pre_attn_scalar=8,
+        eos_token_id=2, pad_token_id=0, query_pre_attn_scalar=8, **settings,
     )  # fmt: skip
     return Gemma2ForCausalLM(config).eval()
 
@@ -133,5 +133,7 @@ def test_what_cannot_be_looked_for_is_refused_before_any_work():
         search_needles(llm, [task("number")], 600, 1, ranks=Ranks(kernel=4))
     with pytest.raises(InputError, match=r"task unanswered: .* not stand in its prompt.*take a task with a needle"):
         search_needles(llm, [task("number"), Unanswered()], 900, 1)
+    with pytest.raises(InputError, match=r"every layer of the model has a window"):
+        next(search_needles(llm_of(windowed_model(layer_types=["sliding_attention"] * 4)), [task("number")], 600, 1))
     with pytest.raises(InputError, match="has no tokenizer"):
         search_needles(LLM(tiny_model()), [task("number")], 600, 1)

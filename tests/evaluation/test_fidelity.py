@@ -3,8 +3,8 @@ import torch
 
 from models import small_model, stock_logits
 from winnow import LLM
-from winnow.errors import CapacityError, InputError, PlanError
-from winnow.evaluation.fidelity import fidelity, perplexity
+from winnow.errors import CapacityError, InputError, ModelError, PlanError
+from winnow.evaluation.fidelity import distance, fidelity, perplexity
 
 STREAMING = "streaming(sink=2, recent=8)"
 
@@ -19,6 +19,28 @@ def test_full_attention_is_faithful_to_itself(llm, text):
     assert (found.tokens, found.prompt_tokens, found.top1) == (38, 10, 1.0)
     assert abs(found.kl) < 1e-6
     assert found.nll_full == pytest.approx(found.nll_plan, abs=1e-6)
+
+
+def test_what_is_no_number_is_no_agreement():
+    rows = torch.randn(3, 8).log_softmax(-1)
+    found = distance("a plan", 4, [1, 2, 3], rows, torch.stack([rows[0], rows[1] * torch.nan, rows[2]]))
+    assert (found.top1, found.nll_full) == (
+        pytest.approx(2 / 3),
+        pytest.approx(-float(rows[[0, 1, 2], [1, 2, 3]].mean())),
+    )
+    told = found.to_dict()
+    assert [name for name, value in told.items() if value is None] == ["kl", "nll_plan", "perplexity_plan"]
+    with pytest.raises(
+        ModelError, match=r"full attention gives no numbers here \(NaN\); use --dtype bfloat16 or float32"
+    ):
+        distance("a plan", 4, [1, 2, 3], rows * torch.nan, rows)
+
+
+def test_a_model_that_overflows_has_no_perplexity(text):
+    model = small_model()
+    model.model.norm.weight.data[0] = torch.nan
+    with pytest.raises(ModelError, match="gives no numbers here"):
+        perplexity(LLM(model), text)
 
 
 def test_it_is_what_the_logits_of_both_plans_say(llm, text):

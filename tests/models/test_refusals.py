@@ -3,9 +3,11 @@
 import json
 import os
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
+from huggingface_hub.errors import HfHubHTTPError
 from safetensors.torch import load_file, save_file
 
 from models import small_model
@@ -272,8 +274,13 @@ def test_an_unreachable_hub_is_asked_once_and_shortly(monkeypatch, tmp_path):
         LLM(small_model(), adapter="someone/some-adapter-never-downloaded")
 
 
-def test_what_was_downloaded_before_needs_no_hub(saved, monkeypatch, tmp_path):
-    monkeypatch.setattr(hub, "get_hf_file_metadata", Unreachable())
+def too_many(url: str, timeout: float) -> None:
+    raise HfHubHTTPError("429 Client Error: Too Many Requests", response=MagicMock())
+
+
+@pytest.mark.parametrize("asked", [Unreachable(), too_many], ids=["unreachable", "too many requests"])
+def test_what_was_downloaded_before_needs_no_hub(asked, saved, monkeypatch, tmp_path):
+    monkeypatch.setattr(hub, "get_hf_file_metadata", asked)
     monkeypatch.setattr(
         hub, "snapshot_download", lambda source, **options: str(saved) if options["local_files_only"] else None
     )

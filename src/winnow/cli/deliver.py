@@ -49,20 +49,26 @@ def travelling(argument: str) -> str:
     return f"{before}{equals}{Path(path).name}" if Path(path).is_absolute() else argument
 
 
-def deliver(record: Record, options: JsonOptions) -> int:
-    """Show, write and draw as the options say; returns the exit code."""
-    out, plot = getattr(options, "out", None), getattr(options, "plot", None)
-    document = record.to_dict()
-    if options.as_json:  # before files are written, which may fail
+def _show(record: Record, document: dict[str, Any], options: JsonOptions) -> None:
+    if options.as_json:
         print_json(document)
     elif callable(record.shown):
         record.shown()
     else:
         console().print(record.shown)
-    if out is not None:
-        write_json(out, document)
-    if plot is not None and record.draw is not None:
-        record.draw(plot)
+
+
+def deliver(record: Record, options: JsonOptions) -> int:
+    """Show, write and draw as the options say; returns the exit code."""
+    out, plot = getattr(options, "out", None), getattr(options, "plot", None)
+    document = record.to_dict()
+    try:  # either may fail: a disk is full, nobody reads on
+        _show(record, document, options)
+    finally:
+        if out is not None:
+            write_json(out, document)
+        if plot is not None and record.draw is not None:
+            record.draw(plot)
     if not record.complete and not record.failed:
         print(NOTE, file=sys.stderr)
         return INTERRUPTED

@@ -18,7 +18,7 @@ from winnow.errors import InputError
 from winnow.evaluation.accuracy import accuracies
 from winnow.evaluation.compare import finished
 from winnow.evaluation.evaluate import Progress, Record, environment, evaluate
-from winnow.evaluation.fidelity import Fidelity, Perplexity, fidelity, perplexity
+from winnow.evaluation.fidelity import Fidelity, Perplexity, check_fidelity, fidelity, perplexity
 from winnow.evaluation.published import dataset_scores, evaluate_benchmark
 from winnow.plan import Plan
 from winnow.reading import read_text
@@ -78,7 +78,9 @@ def text(options: Text) -> int:
     about = _about(llm, options)
     if not plans:
         return deliver(_perplexity(llm, ids, about), options)
-    return deliver(_fidelity(llm, plans, ids, options.prompt_tokens or len(ids) // 2, about), options)
+    prompt_tokens = options.prompt_tokens or len(ids) // 2
+    check_fidelity(llm, ids, [llm.prepare(plan) for plan in plans], prompt_tokens)
+    return deliver(_fidelity(llm, plans, ids, prompt_tokens, about), options)
 
 
 def _about(llm: LLM, options: AdapterOptions) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def search_needles(
     """Read seeded examples under full attention, each prompt in one piece; nothing is answered.
 
     progress: called with the number of prompt tokens just processed. Raises InputError before any work where a kernel
-    is even, or an answer does not stand in its prompt.
+    is even, an answer does not stand in its prompt, or every layer has a window.
     """
     kernel = ranks.kernel
     if kernel % 2 == 0:

@@ -42,7 +42,8 @@ def search_patterns(
     Layers with a sliding window are not asked, and keep the first candidate. In a text of up to 3,500 tokens one of the
     authors' candidates reads everything. Memory grows with the square of the text.
 
-    Raises InputError where the text has less than two blocks, or more tokens than the model has positions.
+    Raises InputError where the text has less than two blocks, or more tokens than the model has positions, and where
+    every layer has a window.
     """
     if len(ids) < 2 * MInference.block:
         raise InputError(f"the text has {len(ids)} tokens; patterns are searched on at least {2 * MInference.block}")
@@ -62,7 +63,12 @@ def search_patterns(
 
 
 def look_at(llm: LLM, ids: list[int], look: Callable[[Piece], None]) -> None:
-    """Compute a text in one piece, under full attention, and show what every layer without a window makes of it."""
+    """Compute a text in one piece, under full attention, and show what every layer without a window makes of it.
+
+    Raises InputError before any work where there is no such layer.
+    """
+    if None not in llm.decoder.shape.windows:
+        raise InputError("every layer of the model has a window, so none of them looks through a whole text")
     state, prompt = admit(llm.decoder, llm.tokenizer, Plan(), ids, 0, len(ids))
 
     def chooser(piece: Piece) -> Cells:

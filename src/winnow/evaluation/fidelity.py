@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from winnow.engine.session import Session
-from winnow.errors import CapacityError, InputError
+from winnow.errors import CapacityError, InputError, ModelError
 from winnow.evaluation.evaluate import Progress, silent
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
@@ -21,7 +21,8 @@ class Fidelity:
     """A plan against full attention over the `tokens` tokens that follow a prompt of `prompt_tokens`.
 
     kl: mean KL(full || plan) of the next token, in nats. top1: share of the steps where both find the same token
-    likeliest. nll_full, nll_plan: mean negative log-likelihood of the text's own next token, in nats.
+    likeliest. nll_full, nll_plan: mean negative log-likelihood of the text's own next token, in nats. What a plan that
+    gives no numbers (NaN) makes of these is none either, and agrees nowhere.
     """
 
     plan: str
@@ -34,7 +35,8 @@ class Fidelity:
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure by name, with the perplexities."""
-        return {**asdict(self), "perplexity_full": math.exp(self.nll_full), "perplexity_plan": math.exp(self.nll_plan)}
+        figures = {"perplexity_full": math.exp(self.nll_full), "perplexity_plan": math.exp(self.nll_plan)}
+        return {name: None if value != value else value for name, value in {**asdict(self), **figures}.items()}
 
 
 @dataclass(frozen=True)
@@ -126,32 +128,40 @@ def distance(
     plan: Plan | str, prompt_tokens: int, tokens: list[int], full: Iterable[Tensor], other: Iterable[Tensor]
 ) -> Fidelity:
     """full, other: log-probabilities of full attention and of the plan at the places of `tokens`; or of two runs of
-    somebody else's, of which `plan` names one."""
+    somebody else's, of which `plan` names one. Raises ModelError where full attention gives no numbers."""
     totals = torch.zeros(4, dtype=torch.float64)
     for expected, found, token in zip(full, other, tokens, strict=True):
         totals += _compare(expected, found, token)
     kl, top1, nll_full, nll_plan = (totals / len(tokens)).tolist()
+    _check_numbers(nll_full)
     return Fidelity(str(plan), prompt_tokens, len(tokens), kl, top1, nll_full, nll_plan)
 
 
 def perplexity(llm: LLM, ids: Sequence[int], *, progress: Progress = silent) -> Perplexity:
     """The mean negative log-likelihood of a text under full attention, whole chunks at a time.
 
-    progress: called with the number of tokens just done. Raises InputError or CapacityError before any work is done.
+    progress: called with the number of tokens just done. Raises InputError or CapacityError before any work is done,
+    and ModelError where full attention gives no numbers.
     """
     tokens = _checked(llm, ids)
     total = 0.0
     for piece in llm.surprisals(tokens):
         total += float(piece.double().sum())
         progress(len(piece))
+    _check_numbers(total)
     return Perplexity(len(tokens) - 1, total / (len(tokens) - 1))
 
 
 def _compare(full: Tensor, other: Tensor, following: int) -> Tensor:
     """[vocab] log-probabilities of full attention and of the plan -> [kl, agreement, nll_full, nll_plan], float64."""
     kl = (full.exp() * (full - other)).sum()
-    same = full.argmax() == other.argmax()
+    same = (full.argmax() == other.argmax()) & ~other.isnan().any()
     return torch.stack([kl.double(), same.double(), -full[following].double(), -other[following].double()]).cpu()
+
+
+def _check_numbers(nll: float) -> None:
+    if math.isnan(nll):
+        raise ModelError("full attention gives no numbers here (NaN); use --dtype bfloat16 or float32")
 
 
 def _checked(llm: LLM, ids: Sequence[int]) -> list[int]:

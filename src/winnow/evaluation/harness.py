@@ -168,7 +168,7 @@ class PlannedLM(TemplateLM):
         Raises InputError under any plan but full: a text without a prompt says nothing of what a plan does to one.
         """
         if not self.plan.is_full:
-            raise InputError(f"rolling likelihoods are for the full plan, not {self.plan}; use winnow eval --fidelity")
+            raise InputError(f"rolling likelihoods are for the full plan, not {self.plan}; use winnow eval text")
         totals = []
         for request in requests:
             ids = self.tok_encode(request.args[0])

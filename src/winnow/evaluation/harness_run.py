@@ -131,7 +131,7 @@ def run_tasks(
         if task.OUTPUT_TYPE == "loglikelihood_rolling" and not all(plan.is_full for plan in chosen):
             raise InputError(
                 f"task {name} asks for the likelihood of whole texts, which have no prompt, so it is for the full plan "
-                "alone; use winnow eval --fidelity FILE for the perplexity of a plan"
+                "alone; use winnow eval text FILE --plan PLAN for the perplexity of a plan"
             )
     models = [PlannedLM(llm, plan, seed=seed, progress=progress) for plan in chosen]
     return (_run(model, tasks, limit, num_fewshot, apply_chat_template) for model in models)

@@ -16,7 +16,8 @@ ELSEWHERE = ("*/*", "consolidated*")  # folders, and the weights once more under
 def download(source: str, files: Sequence[str], probe: str) -> Path:
     """A directory with those files of a repository. probe: a file it must have, which tells whether the hub answers.
 
-    Without network what is in the cache is used. Raises ModelError, after one short attempt, where there is nothing.
+    Where the hub gives nothing what is in the cache is used. Raises ModelError, after one short attempt, where there is
+    nothing.
     """
     try:
         get_hf_file_metadata(hf_hub_url(source, probe), timeout=PROBE_S)
@@ -24,8 +25,10 @@ def download(source: str, files: Sequence[str], probe: str) -> Path:
         raise ModelError(f"{source[:80]!r} is neither a directory nor the name of a model on the hub") from error
     except EntryNotFoundError as error:
         raise ModelError(f"{source} on the hub holds no {probe}") from error
-    except HfHubHTTPError as error:
-        raise ModelError(f"{source} is neither a directory nor can it be downloaded: {_first(error)}") from error
+    except HfHubHTTPError as error:  # it answers, and gives nothing: too many requests, a login that has lapsed
+        if (found := cached(source, files)) is None:
+            raise ModelError(f"{source} is neither a directory nor can it be downloaded: {_first(error)}") from error
+        return found
     except Exception as error:  # the hub's versions have three HTTP clients, each with errors of its own
         if (found := cached(source, files)) is None:
             raise ModelError(
