@@ -160,8 +160,8 @@ class Plan:
             return
         if prompt > limit:
             raise CapacityError(
-                f"the prompt has {prompt} tokens, more than the model's {limit} positions; shorten it, or say with "
-                "truncate which part to leave out: head, middle or tail"
+                f"the prompt has {prompt} tokens, more than the model's {limit} positions; shorten it, or from "
+                "Python and the command line say with truncate which part to leave out: head, middle or tail"
             )
         if prompt + new > limit + 1:
             raise CapacityError(
@@ -187,7 +187,7 @@ class Plan:
         if self.read.reach is not None:
             return self.read.reach
         held, gates = any(self.keep.pattern(layer).held for layer in shape.contexts), self.gates(shape)
-        if not self.keep.compact or (held and gates.each):
+        if not self.keep.compact or ((held or gates.self_only) and gates.each):
             return None
         layer = LayerContext(0, shape.layers, None)  # in windows only distances count
         if self.keep.ragged:
@@ -348,11 +348,16 @@ def known(verb: str | None = None) -> list[str]:
 def _calls(text: str) -> list[tuple[str, dict[str, Any]]]:
     """`a(x=1) + b` -> [("a", {"x": 1}), ("b", {})]."""
     try:
-        node = ast.parse(text.strip(), mode="eval").body
+        return _terms(ast.parse(text.strip(), mode="eval").body, text)
+    except PlanError:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PlanError(
             f"plan {_short(text)!r} cannot be read; write it like 'streaming(sink=4, recent=1024)'"
         ) from error
+
+
+def _terms(node: ast.expr, text: str) -> list[tuple[str, dict[str, Any]]]:
     terms: list[ast.expr] = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         terms.append(node.right)

@@ -161,6 +161,14 @@ def test_streamed_pieces_are_valid_text_at_multi_byte_boundaries(text):
     assert not any("�" in piece for piece in pieces)
 
 
+def test_tokens_without_text_stand_in_no_characters_way():
+    tokenizer = byte_tokenizer()
+    stream = TextStream(tokenizer, ())
+    pieces = [stream.push(tokenizer.eos_token_id) for _ in range(9)]
+    pieces += [stream.push(token) for token in tokenizer("🙂")["input_ids"]] + [stream.finish()]
+    assert "".join(pieces) == "🙂"
+
+
 def test_a_character_cut_short_is_shown_at_the_end_only():
     tokenizer = byte_tokenizer()
     stream = TextStream(tokenizer, ())

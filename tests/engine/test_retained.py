@@ -124,6 +124,19 @@ def test_units_of_others_in_shared_memory_count(llm):
         assert engine.reserved_bytes == (101 + 19 + 50 + 21 + 19) * unit
 
 
+def test_what_is_let_go_is_what_was_counted():
+    """A slab has another size for a sequence that it is shared with, once units of it have been evicted."""
+    with LLM(small_model("llama"), prefill_chunk=512).engine(retain_bytes=2**40) as engine:
+        ids = list(PROMPT[:40])
+        for turn in range(5):
+            ids += [*answer(engine, ids, "streaming(sink=4, recent=64)", new=60 + 9 * turn).token_ids, 9, turn]
+        assert engine.retained_bytes > 0
+        engine._retained.shrink(0)
+        assert engine.retained_bytes == 0
+        engine._retained.shrink(0)
+        assert (engine.retained_bytes, memory(engine)) == (0, 0)
+
+
 def test_another_question_over_a_text_does_not_copy_it(llm):
     unit = llm.decoder.shape.layers * llm.decoder.shape.kv_heads * llm.decoder.shape.unit_bytes
     with llm.engine(retain_bytes=2**40) as engine:

@@ -18,7 +18,14 @@ FITS = (
     "snapkv(budget=33, chunk=6, window=4, kernel=3, local=4, positions='compact')",
     "h2o(budget=33, chunk=6, recent=4, local=4, decode_chunk=None)",
 )
-EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED + FITS)]
+# The shorter prompt is too short for the budgets of layers, or for the votes, of the longer one.
+SHORT = (
+    "locret(budget=18, chunk=6, stabilizers=3, local=4, by_layer='pyramid')",
+    "h2o(budget=18, chunk=6, recent=4, local=4, by_layer='pyramid')",
+    "snapkv(budget=33, chunk=6, window=12, kernel=3, local=4, decode_chunk=3)",
+    "sirllm(budget=33, chunk=6, sink=2, recent=2, local=4, surprisal_of='repeat', decode_chunk=3)",
+)
+EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED + FITS + SHORT)]
 LONGER = 38  # tokens of the prompt that goes on
 AT = (9, 20, PROMPT - 1, PROMPT, PROMPT + 4)
 # What trials say of 31 prompt tokens and 4 after them; of others nothing needs to be gone on from.

@@ -63,6 +63,8 @@ def test_the_token_that_begins_a_text_stays(llm):
 def test_plans_that_need_no_more_positions_are_not_cut(llm):
     assert llm.room(2) == 19
     assert llm.room(2, "streaming(sink=2, recent=8)") is None
+    # Above its cutoff a row sees the first token at its own distance.
+    assert llm.room(2, "streaming(sink=2, recent=8) + speed(cutoff=1, self_only=True)") == 19
     assert len(llm.check([[5] * 90], NEW, plan="streaming(sink=2, recent=8)", truncate="head")[0].ids) == 90
 
 

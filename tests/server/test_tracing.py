@@ -35,6 +35,15 @@ def test_it_shows_the_answer_that_the_request_gets(new, llm, plan):
     assert quiet(service)
 
 
+def test_a_stop_string_ends_a_trace_as_it_ends_an_answer(app, llm):
+    body = {**ASKED, "max_tokens": 12}
+    text = ask(app, "/v1/completions", body).json["choices"][0]["text"]
+    for stop in text[3], text[-1]:
+        stopped = {**body, "stop": [stop]}
+        expected = ask(app, "/v1/completions", stopped).json["choices"][0]["finish_reason"]
+        assert trace_of(ask(app, "/trace/v1/completions", stopped)).finish_reason == expected == "stop"
+
+
 def test_of_a_chat_and_of_a_sample_that_is_drawn(app, llm):
     drawn = {**TALK, "temperature": 1.0, "seed": 5}
     params = SamplingParams(max_tokens=6, temperature=1.0, seed=5)

@@ -59,7 +59,9 @@ class Retained:
         self.most, self.nbytes = most, 0
         self._decoder, self._chunk = decoder, chunk
         self._kept: list[Kept] = []
-        self._holders: dict[int, int] = {}  # by the id of a piece of memory: how many reach it
+        # By the id of a piece of memory: how many reach it, and the most bytes that one of them told of it: whose own
+        # it is leaves out what has been evicted from it, with whom it is shared does not.
+        self._holders: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -102,8 +104,9 @@ class Retained:
             if alike and (cuts or len(other.tokens) == stable):
                 self.drop(other)
         for piece, nbytes in new.pieces.items():
-            self._holders[piece] = self._holders.get(piece, 0) + 1
-            self.nbytes += nbytes if self._holders[piece] == 1 else 0
+            holders, counted = self._holders.get(piece, (0, 0))
+            self._holders[piece] = holders + 1, max(counted, nbytes)
+            self.nbytes += max(0, nbytes - counted)
         self._kept.append(new)
 
     def find(self, request: Request, kind: Kind, deep: Deep) -> tuple[Kept, int] | None:
@@ -135,11 +138,12 @@ class Retained:
     def drop(self, kept: Kept) -> None:
         """Give back what no other sequence reaches."""
         self._kept.remove(kept)
-        for piece, nbytes in kept.pieces.items():
-            self._holders[piece] -= 1
-            if not self._holders[piece]:
-                del self._holders[piece]
-                self.nbytes -= nbytes
+        for piece in kept.pieces:
+            holders, counted = self._holders.pop(piece)
+            if holders > 1:
+                self._holders[piece] = holders - 1, counted
+            else:
+                self.nbytes -= counted
         kept.state.release()
 
     def clear(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from winnow.policies.prompt.spelling import LONGEST, UNDECODED
+from winnow.policies.prompt.spelling import LONGEST, UNDECODED, special_tokens
 
 
 class TextStream:
@@ -21,6 +21,7 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stop = stop
         self._held = max((len(s) for s in stop), default=1) - 1  # characters that may be the start of a stop string
+        self._special = special_tokens(tokenizer)
         self._ids = [*before[-LONGEST:]]
         if self._decode(self._ids).endswith(UNDECODED):  # the text begins inside a character
             self._ids.clear()
@@ -33,6 +34,8 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """Add a token; returns the text that no later token can change."""
+        if token in self._special:  # no text, nor a part of a character
+            return self._release(self._held)
         self._ids.append(token)
         self._take(final=False)
         return self._release(self._held)

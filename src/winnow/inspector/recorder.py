@@ -36,7 +36,7 @@ class Follower(Observer):
         self._llm, self.request = llm, replace(request, observer=self)
         self._ids: list[int] = []
         self._prompt = 0
-        self._finish_reason: Literal["stop", "length"] | None = None
+        self._finish_reason: str | None = None
         self._steps: list[Step] = []
         self._layers: list[_Watched] = []
         self._snapshots: list[Snapshot] = []
@@ -58,6 +58,11 @@ class Follower(Observer):
         """What the engine calls after every step: the prefill, then decode steps."""
         self._note("decode" if self._steps else "prefill", token)
         self._clear((sequence.position, sequence.stats.rows_full, sequence.stats.units_full))
+
+    def ended(self, finish_reason: str | None) -> None:
+        """How an answer ended, of whoever has it: what a stop string or a schema ends, no token here does."""
+        if finish_reason in ("stop", "length"):
+            self._finish_reason = finish_reason
 
     def trace(self) -> Trace:
         """What the finished steps did. At least the prefill has to be done."""

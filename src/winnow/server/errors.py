@@ -116,6 +116,8 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
 def _place(error: Mapping[str, Any]) -> str:
     """ "messages.0.content" of where an error is; kinds that a union has tried or is told apart by are left out."""
     parts: list[str] = []
+    if error["type"] == "json_invalid":
+        return ""
     _, *where = error["loc"]
     if where[:1] == ["response_format"]:
         del where[1:2]
@@ -130,5 +132,5 @@ def _place(error: Mapping[str, Any]) -> str:
 
 def _said(error: Mapping[str, Any]) -> str:
     if error["type"] == "json_invalid":
-        return f"the body is no JSON ({error['ctx']['error']})"
+        return f"the body is no JSON ({error['ctx']['error']}, at character {error['loc'][-1]})"
     return str(error["msg"]).removeprefix("Value error, ")

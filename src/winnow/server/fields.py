@@ -116,6 +116,7 @@ Prompts = Annotated[
     list[str | list[int]],
     PlainValidator(_prompts, json_schema_input_type=str | Texts | Ids | Annotated[list[Ids], Field(min_length=1)]),
 ]
+New = Annotated[int, Field(le=2**31 - 1)]  # more is counted and timed in no float
 Biases = Annotated[dict[int, float], Field(max_length=1024), BeforeValidator(_biases)]
 Stops = str | Annotated[list[str], Field(max_length=16)]
 Top = Annotated[int, Field(ge=0, le=20)]
@@ -132,7 +133,7 @@ class Asking(Body):
     model: str | None = None
     plan: Annotated[str, Field(max_length=2000)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    max_tokens: int | None = None
+    max_tokens: New | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: Annotated[int, BeforeValidator(lambda given: 0 if given == -1 else given)] | None = None  # vLLM's "off"
@@ -160,7 +161,7 @@ class CompletionBody(Asking):
 
 class ChatBody(Asking):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST)]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: New | None = None
     logprobs: bool = False
     top_logprobs: Top | None = None
 

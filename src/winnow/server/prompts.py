@@ -7,7 +7,7 @@ from dataclasses import replace
 from winnow.engine.request import Request
 from winnow.errors import WinnowError
 from winnow.plan import Plan
-from winnow.reading import check_length
+from winnow.reading import check_length, check_text
 from winnow.runtime.llm import LLM
 from winnow.sampling import SamplingParams
 from winnow.server.errors import ApiError, refused
@@ -58,6 +58,10 @@ def tokens_of(service: Service, body: TokenizeBody) -> list[int]:
     if body.add_special_tokens is None or body.add_special_tokens:
         return _encoded(service.llm, body.prompt, 0)
     _fits(service.llm, body.prompt)
+    try:
+        check_text(body.prompt, "the prompt")
+    except WinnowError as error:
+        raise refused(error, param="prompt") from error
     return list(service.tokenizer(body.prompt, add_special_tokens=False, verbose=False)["input_ids"])
 
 

@@ -49,6 +49,7 @@ async def traced(
 async def _followed(service: Service, body: Asking, follower: Follower, deadline: Deadline) -> bool:
     with service.begin([follower.request], list(type(body).model_fields)) as answers:
         async with aclosing(service.outputs(answers, deadline)) as outputs:
-            async for _ in outputs:
-                pass
+            async for output in outputs:
+                if output.completion is not None:
+                    follower.ended(output.completion.finish_reason)
     return True

@@ -161,9 +161,14 @@ class Budgeted(KeepPolicy):
 
         The one at the end of a prompt is none, and the rows since the last may have voted for it. Where heads hold
         different numbers of units there is none either: these cannot be brought to lie apart from another's. Nor in a
-        prompt that fits its budget: units of which none will be evicted are neither scored nor left unrotated.
+        prompt that fits its budget: units of which none will be evicted are neither scored nor left unrotated, and
+        others vote where the first eviction comes later. Nor in one that is too short for the budgets of a pyramid's
+        layers, which a longer one has.
         """
-        if self.chunk is None or self.ragged or (self.decode_chunk is None and deep.prompt <= self.budget):
+        counted = self.score is not None and (self.score.voters is not None or self.score.repeated)
+        fits = deep.prompt <= self.budget and (self.decode_chunk is None or counted)
+        short = self.by_layer == "pyramid" and deep.prompt <= 2 * self.budget + self.tail(deep.prompt)
+        if self.chunk is None or self.ragged or fits or short:
             return 0
         return min(n, deep.prompt - self.tail(deep.prompt) - 1) // self.chunk * self.chunk
 
