@@ -172,10 +172,8 @@ def _join_experts(weights: dict[str, Tensor], *, turned: bool) -> None:
     for name in [name for name in weights if "experts.gate_proj" in name]:
         stem, kind = name.rsplit(".gate_proj.", 1)
         gate, up, down = (weights.pop(f"{stem}.{part}_proj.{kind}") for part in ("gate", "up", "down"))
-        joined = torch.stack((gate, up), 2).flatten(1, 2) if turned and kind == "weight" else torch.cat((gate, up), 1)
-        if kind == "bias":
-            joined = torch.stack((gate, up), 2).flatten(1)
-        elif turned:
+        joined = torch.stack((gate, up), 2).flatten(1, 2) if turned else torch.cat((gate, up), 1)
+        if turned and kind == "weight":
             joined, down = joined.mT, down.mT
         end = "" if kind == "weight" else "_bias"
         weights[f"{stem}.gate_up_proj{end}"], weights[f"{stem}.down_proj{end}"] = joined, down

@@ -43,21 +43,21 @@ Turns = list[tuple[str, str]]
 class Mix:
     """What conversations are drawn from. seed: begins the names of their generators. shares: of `KINDS`; continued: a
     continuation has fewer tokens, in whole sentences; length: the least and the most tokens of a conversation; by_base:
-    texts that go on are taught by the model without adapters, whoever teaches the rest; kinds: of facts."""
+    texts that go on are taught by the model without adapters, whoever teaches the rest; facts: their kinds."""
 
     seed: str
     shares: tuple[int, int, int, int]
     continued: int
     length: tuple[int, int]
     by_base: bool = False
-    kinds: tuple[Kind, ...] = FACTS
+    facts: tuple[Kind, ...] = FACTS
 
 
 TRAINED = Mix("", (50, 20, 12, 18), 160, (2048, 4096))
 # From a teacher a token of text is as much to learn as one of an answer: most are texts that go on, and shorter.
 TAUGHT = Mix("taught/", (25, 10, 5, 60), 512, (1536, 2560))
 CONTINUED = Mix("continued/", (0, 0, 0, 100), 512, (1536, 2560))
-BOTH = Mix("both/", (55, 10, 5, 30), 512, (1536, 2560), by_base=True, kinds=(*FACTS, *[INSCRIBED] * len(FACTS)))
+BOTH = Mix("both/", (55, 10, 5, 30), 512, (1536, 2560), by_base=True, facts=(*FACTS, *[INSCRIBED] * len(FACTS)))
 
 
 def write_conversations(
@@ -100,29 +100,22 @@ def draw_turns(
     """A kind, and questions and answers of about as many tokens in all as `mix` says, the first of which has the text
     before or behind it; none where the text is not of that kind."""
     tokens, kind = rng.randint(*mix.length), rng.choices(KINDS, mix.shares)[0]
-    return kind, _turns(kind, tokens, rng, text, other, tokenizer, mix)
-
-
-def _turns(
-    kind: str, tokens: int, rng: random.Random, text: Haystack, other: Haystack, tokenizer: PreTrainedTokenizerBase,
-    mix: Mix,
-) -> Turns:  # fmt: skip
     if kind == "continued":
         sentences, counts = text.run(rng, int(MADE * tokens), tokenizer)
         kept = len(sentences)
         while kept > 1 and sum(counts[kept - 1 :]) < mix.continued:
             kept -= 1
         rest = "".join(sentences[kept:]).strip()
-        return [(f"{GO_ON}\n\n" + "".join(sentences[:kept]).rstrip(), rest)] if rest else []
+        return kind, [(f"{GO_ON}\n\n" + "".join(sentences[:kept]).rstrip(), rest)] if rest else []
     questions = 1 if rng.random() < 0.2 else rng.randint(2, MOST)
     sentences, _ = text.run(rng, int(MADE * tokens) - 45 * questions, tokenizer)
-    make = {"facts": partial(_facts, kinds=mix.kinds), "sentences": _sentences, "which": _which}[kind]
+    make = {"facts": partial(_facts, kinds=mix.facts), "sentences": _sentences, "which": _which}[kind]
     sentences, turns = make(rng, sentences, other, questions)
     if not turns:
-        return []
+        return kind, []
     context, (first, reply) = "".join(sentences).strip(), turns[0]
     asked = f"{first}\n\n{context}\n\n{first}" if rng.random() < 0.25 else f"{context}\n\n{first}"
-    return [(asked, reply), *turns[1:]]
+    return kind, [(asked, reply), *turns[1:]]
 
 
 def _facts(

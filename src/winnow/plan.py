@@ -349,8 +349,6 @@ def _calls(text: str) -> list[tuple[str, dict[str, Any]]]:
     """`a(x=1) + b` -> [("a", {"x": 1}), ("b", {})]."""
     try:
         return _terms(ast.parse(text.strip(), mode="eval").body, text)
-    except PlanError:
-        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PlanError(
             f"plan {_short(text)!r} cannot be read; write it like 'streaming(sink=4, recent=1024)'"

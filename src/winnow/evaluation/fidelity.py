@@ -36,6 +36,7 @@ class Fidelity:
     def to_dict(self) -> dict[str, Any]:
         """Every figure by name, with the perplexities."""
         figures = {"perplexity_full": math.exp(self.nll_full), "perplexity_plan": math.exp(self.nll_plan)}
+        # NaN alone is not itself, and JSON has none.
         return {name: None if value != value else value for name, value in {**asdict(self), **figures}.items()}
 
 
@@ -133,7 +134,7 @@ def distance(
     for expected, found, token in zip(full, other, tokens, strict=True):
         totals += _compare(expected, found, token)
     kl, top1, nll_full, nll_plan = (totals / len(tokens)).tolist()
-    _check_numbers(nll_full)
+    check_numbers(not math.isnan(nll_full))
     return Fidelity(str(plan), prompt_tokens, len(tokens), kl, top1, nll_full, nll_plan)
 
 
@@ -148,7 +149,7 @@ def perplexity(llm: LLM, ids: Sequence[int], *, progress: Progress = silent) -> 
     for piece in llm.surprisals(tokens):
         total += float(piece.double().sum())
         progress(len(piece))
-    _check_numbers(total)
+    check_numbers(not math.isnan(total))
     return Perplexity(len(tokens) - 1, total / (len(tokens) - 1))
 
 
@@ -159,8 +160,9 @@ def _compare(full: Tensor, other: Tensor, following: int) -> Tensor:
     return torch.stack([kl.double(), same.double(), -full[following].double(), -other[following].double()]).cpu()
 
 
-def _check_numbers(nll: float) -> None:
-    if math.isnan(nll):
+def check_numbers(found: bool) -> None:
+    """Raises ModelError where full attention gives none."""
+    if not found:
         raise ModelError("full attention gives no numbers here (NaN); use --dtype bfloat16 or float32")
 
 

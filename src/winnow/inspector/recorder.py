@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from winnow.cache.layer import LayerCache
 from winnow.cache.view import NOBODY, View
-from winnow.engine.request import Request
+from winnow.engine.request import Output, Request
 from winnow.inspector.runs import runs_of
 from winnow.inspector.trace import LayerStep, Snapshot, Step, Token, Trace
 from winnow.kernels.attend.reference import visible
@@ -59,10 +59,10 @@ class Follower(Observer):
         self._note("decode" if self._steps else "prefill", token)
         self._clear((sequence.position, sequence.stats.rows_full, sequence.stats.units_full))
 
-    def ended(self, finish_reason: str | None) -> None:
-        """How an answer ended, of whoever has it: what a stop string or a schema ends, no token here does."""
-        if finish_reason in ("stop", "length"):
-            self._finish_reason = finish_reason
+    def follow(self, output: Output) -> None:
+        """What whoever has the answer gives on: how it ended. A stop string or a schema is seen in no step."""
+        if output.completion is not None and output.completion.finish_reason in ("stop", "length"):
+            self._finish_reason = output.completion.finish_reason
 
     def trace(self) -> Trace:
         """What the finished steps did. At least the prefill has to be done."""
@@ -138,10 +138,6 @@ class Follower(Observer):
         state.stats.new_tokens = len(self._steps)
         # Now, not when the trace is asked for: an interrupted step has counted rows that no step shows.
         self._stats = {name: value for name, value in state.stats.to_dict().items() if isinstance(value, int)}
-        if token in self.request.stop_tokens:
-            self._finish_reason = "stop"
-        elif len(self._steps) == self.request.params.max_tokens:
-            self._finish_reason = "length"
 
 
 class Recorder(Follower):
@@ -171,7 +167,8 @@ class Recorder(Follower):
         """Run, and yield every step when it is done: the prefill, then decode steps. To be called once."""
         shown = 0
         with closing(self._llm.engine().follow(self.request, self._progress)) as outputs:
-            for _ in outputs:
+            for output in outputs:
+                self.follow(output)
                 yield from self._steps[shown:]
                 shown = len(self._steps)
 

@@ -25,17 +25,15 @@ def download(source: str, files: Sequence[str], probe: str) -> Path:
         raise ModelError(f"{source[:80]!r} is neither a directory nor the name of a model on the hub") from error
     except EntryNotFoundError as error:
         raise ModelError(f"{source} on the hub holds no {probe}") from error
-    except HfHubHTTPError as error:  # it answers, and gives nothing: too many requests, a login that has lapsed
-        if (found := cached(source, files)) is None:
-            raise ModelError(f"{source} is neither a directory nor can it be downloaded: {_first(error)}") from error
-        return found
     except Exception as error:  # the hub's versions have three HTTP clients, each with errors of its own
-        if (found := cached(source, files)) is None:
-            raise ModelError(
-                f"{source} is neither a directory nor in the cache, and the hub cannot be reached ({_first(error)}); "
-                "give a directory"
-            ) from error
-        return found
+        if (found := cached(source, files)) is not None:
+            return found
+        if isinstance(error, HfHubHTTPError):  # it answers, and gives nothing
+            raise ModelError(f"{source} is neither a directory nor can it be downloaded: {_first(error)}") from error
+        raise ModelError(
+            f"{source} is neither a directory nor in the cache, and the hub cannot be reached ({_first(error)}); "
+            "give a directory"
+        ) from error
     try:
         return Path(snapshot_download(source, allow_patterns=list(files), ignore_patterns=list(ELSEWHERE)))
     except Exception as error:  # as above

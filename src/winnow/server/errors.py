@@ -115,9 +115,9 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
 
 def _place(error: Mapping[str, Any]) -> str:
     """ "messages.0.content" of where an error is; kinds that a union has tried or is told apart by are left out."""
-    parts: list[str] = []
     if error["type"] == "json_invalid":
         return ""
+    parts: list[str] = []
     _, *where = error["loc"]
     if where[:1] == ["response_format"]:
         del where[1:2]

@@ -116,7 +116,7 @@ Prompts = Annotated[
     list[str | list[int]],
     PlainValidator(_prompts, json_schema_input_type=str | Texts | Ids | Annotated[list[Ids], Field(min_length=1)]),
 ]
-New = Annotated[int, Field(le=2**31 - 1)]  # more is counted and timed in no float
+New = Annotated[int, Field(le=2**31 - 1)]  # figures of it are floats
 Biases = Annotated[dict[int, float], Field(max_length=1024), BeforeValidator(_biases)]
 Stops = str | Annotated[list[str], Field(max_length=16)]
 Top = Annotated[int, Field(ge=0, le=20)]

@@ -50,6 +50,5 @@ async def _followed(service: Service, body: Asking, follower: Follower, deadline
     with service.begin([follower.request], list(type(body).model_fields)) as answers:
         async with aclosing(service.outputs(answers, deadline)) as outputs:
             async for output in outputs:
-                if output.completion is not None:
-                    follower.ended(output.completion.finish_reason)
+                follower.follow(output)
     return True

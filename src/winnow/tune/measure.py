@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from winnow.errors import ModelError
 from winnow.evaluation.evaluate import Case
-from winnow.evaluation.fidelity import distance, log_probs_along
+from winnow.evaluation.fidelity import check_numbers, distance, log_probs_along
 from winnow.plan import Plan
 from winnow.runtime.llm import LLM
 from winnow.stats import Stats
@@ -67,8 +66,7 @@ def reference(llm: LLM, case: Case, prompt: int) -> Reference:
             ended = len(answer) == case.params.max_tokens or answer[-1] in request.stop_tokens
             fed = [] if ended else answer[-1:]
         stats = session.stats
-    if any(row.isnan().any() for row in log_probs):
-        raise ModelError("full attention gives no numbers here (NaN); use --dtype bfloat16 or float32")
+    check_numbers(not any(row.isnan().any() for row in log_probs))
     full = _measurement(Plan(), prompt, stats, len(answer), 0.0, 1.0, stats.total_s)
     return Reference(case, answer, log_probs, full, stats.total_s)
 

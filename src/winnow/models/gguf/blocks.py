@@ -6,6 +6,7 @@ the same blocks with every code overwritten by the one that stands for 1, or for
 
 import functools
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,13 +75,13 @@ def packed_tensor(raw: NDArray[np.uint8], type: GGMLQuantizationType) -> PackedW
     return PackedWeight(torch.cat([p.data for p in pieces]), columns, pieces[0].kind, pieces[0].minima)
 
 
-def dense_tensor(raw: NDArray[np.uint8], type: GGMLQuantizationType) -> torch.Tensor:
-    """A stored tensor [..., bytes] as floats: as stored, or bfloat16 for quantised types without a packed form."""
+def dense_tensor(raw: NDArray[np.uint8], values: NDArray[Any], type: GGMLQuantizationType) -> torch.Tensor:
+    """A stored tensor [..., bytes] as floats: as stored, or its values in bfloat16 where the type is quantised."""
     if type == _T.BF16:
         return torch.from_numpy(raw.copy()).view(torch.bfloat16)
     if type in (_T.F32, _T.F16):
         return torch.from_numpy(raw.copy()).view(torch.float32 if type == _T.F32 else torch.float16)
-    return torch.from_numpy(dequantize(raw, type)).bfloat16()
+    return torch.from_numpy(values).bfloat16()
 
 
 def _pack(raw: NDArray[np.uint8], type: GGMLQuantizationType, kind: Kind) -> PackedWeight | None:

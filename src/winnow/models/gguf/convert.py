@@ -46,16 +46,19 @@ def tensors_of(header: Header, config: PreTrainedConfig, progress: Progress = si
 
     Raises ModelError where the file lacks a tensor, has one too many or of another shape, or holds NaN or infinity.
     """
-    skeleton, processor, names, experts = _places(header, config)
-    shapes, joined = {name: value.shape for name, value in skeleton.state_dict().items()}, Joined.of(experts.values())
+    places = _places(header, config)
+    joined = Joined.of(places.experts.values())
     weights = [info for info in header.tensors.values() if info.name not in ROTATION]
     total = sum(prod(info.shape) for info in weights)
     for info in weights:
-        name = names[info.name]
-        if (part := experts.get(info.name)) is None:
-            yield name, _held(header, info, skeleton, name, processor)
-        elif (value := joined.put(part, dense_tensor(_finite(header, info)[0], info.type), shapes[name])) is not None:
-            yield name, Held(value, info.type.name)
+        name = places.names[info.name]
+        if (part := places.experts.get(info.name)) is None:
+            yield name, _held(header, info, places)
+        else:
+            stored, values = _finite(header, info)
+            shape = places.skeleton.get_parameter(name).shape
+            if (value := joined.put(part, dense_tensor(stored, values, info.type), shape)) is not None:
+                yield name, Held(value, info.type.name)
         progress(prod(info.shape), total)
 
 
@@ -65,13 +68,13 @@ def packed_sizes(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedMo
 
     Raises ModelError as `tensors_of`, but for values.
     """
-    skeleton, _, names, _ = _places(header, config)
+    places = _places(header, config)
     found = {}
     for info in header.tensors.values():
-        if info.name not in ROTATION and _fits(info, skeleton, names[info.name]):
+        if info.name not in ROTATION and places.packs(info):
             kind, (rows, columns) = PACKABLE[info.type], info.shape
-            found[names[info.name]] = tiles_bytes(rows, columns, kind.bits, kind.group, bool(kind.zeros))
-    return skeleton, found
+            found[places.names[info.name]] = tiles_bytes(rows, columns, kind.bits, kind.group, bool(kind.zeros))
+    return places.skeleton, found
 
 
 def conversion_bytes(header: Header, packed: Mapping[str, int], skeleton: PreTrainedModel) -> int:
@@ -87,9 +90,25 @@ def conversion_bytes(header: Header, packed: Mapping[str, int], skeleton: PreTra
     return min(total, SHARD + largest) + 2 * largest + 8 * floats + PIECES * 4 * PIECE
 
 
-def _places(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedModel, Any, dict[str, str], dict[str, Part]]:
-    """The model without weights, what converts tensors for it, their names there, and those of experts; all of them
-    have a place."""
+@dataclass(frozen=True)
+class _Places:
+    """Where the tensors of a file go. skeleton: the model without weights; processor: converts tensors for it; names:
+    of theirs there, by those in the file; experts: those of them that fill a part of a place."""
+
+    skeleton: PreTrainedModel
+    processor: Any
+    names: dict[str, str]
+    experts: dict[str, Part]
+
+    def packs(self, info: TensorInfo) -> bool:
+        """Whether a tensor is of a type that is packed, in a place where that may be held."""
+        name = self.names[info.name]
+        module = self.skeleton.get_submodule(name.rpartition(".")[0])
+        return info.type in PACKABLE and len(info.shape) == 2 and name.endswith(".weight") and packable(module)
+
+
+def _places(header: Header, config: PreTrainedConfig) -> _Places:
+    """Raises ModelError unless every tensor has a place, and every place a tensor."""
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(config)
     kind = TENSOR_PROCESSORS.get(header.architecture.replace("-", "_"), TensorProcessor)
@@ -102,26 +121,19 @@ def _places(header: Header, config: PreTrainedConfig) -> tuple[PreTrainedModel, 
     experts = expert_parts(header.architecture, config.num_hidden_layers)
     names |= {name: part.place for name, part in experts.items()}
     _check_names(header, skeleton, names, experts)
-    return skeleton, processor, names, experts
+    return _Places(skeleton, processor, names, experts)
 
 
-def _fits(info: TensorInfo, skeleton: PreTrainedModel, name: str) -> bool:
-    """Whether a tensor is of a type that is packed, in a place where that may be held."""
-    module = skeleton.get_submodule(name.rpartition(".")[0])
-    return info.type in PACKABLE and len(info.shape) == 2 and name.endswith(".weight") and packable(module)
-
-
-def _held(header: Header, info: TensorInfo, skeleton: PreTrainedModel, name: str, processor: Any) -> Held:
+def _held(header: Header, info: TensorInfo, places: _Places) -> Held:
     """One tensor, converted."""
-    stored = raw(header, info.name)
-    if _fits(info, skeleton, name) and (packed := packed_tensor(stored, info.type)) is not None:
-        moved = processor.process(packed.data.numpy(), info.name).weights  # it moves rows, whatever they hold
+    if places.packs(info) and (packed := packed_tensor(raw(header, info.name), info.type)) is not None:
+        moved = places.processor.process(packed.data.numpy(), info.name).weights  # it moves rows, whatever they hold
         rows = replace(packed, data=torch.from_numpy(np.ascontiguousarray(moved)))
         return Held(rows.in_tiles(), info.type.name)
     stored, values = _finite(header, info)
-    done = processor.process(values, info.name)
+    done = places.processor.process(values, info.name)
     if done.weights is values:
-        return Held(dense_tensor(stored, info.type), info.type.name)
+        return Held(dense_tensor(stored, values, info.type), info.type.name)
     return Held(torch.from_numpy(np.ascontiguousarray(done.weights)), info.type.name)
 
 
@@ -151,7 +163,7 @@ def _check_names(header: Header, skeleton: PreTrainedModel, names: dict[str, str
             f"{header.path.name}: lacks {len(missing)} tensors that the model needs, such as {missing[0]}; "
             "download it again"
         )
-    for name in here:
+    for name in sorted(here):
         wanted, found = places.get(names[name]), header.tensors[name].shape
         if name in experts and wanted is not None:
             wanted = experts[name].view(torch.empty(wanted, device="meta")).shape
