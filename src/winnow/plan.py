@@ -192,7 +192,8 @@ class Plan:
         layer = LayerContext(0, shape.layers, None)  # in windows only distances count
         if self.keep.ragged:
             return self.keep.longest(prompt, new, layer, shape.kv_heads)
-        return self.bound(gates, prompt, new, 0, layer)
+        pattern = self.keep.pattern(layer)
+        return self.keep.bound(prompt, new, layer) if pattern.held else pattern.bound(0, None)
 
     def step_rows(self, chunk: int) -> int:
         """The most rows of a prompt that go through a layer together, where steps are meant to hold `chunk`."""
@@ -212,7 +213,8 @@ class Plan:
         if pattern.held:
             return self.keep.bound(prompt, new, layer)
         # A token that is revived may need units that have left its window. What is read once more leaves none.
-        return pattern.bound(max(chunk, self.keep.repeated(prompt)), None if gates.revives else layer.window)
+        stay = max(chunk, self.keep.repeated(prompt) + self.store.stays(prompt))
+        return pattern.bound(stay, None if gates.revives else layer.window)
 
     def _validate_sums(self, gates: Gates) -> None:
         """Raise PlanError where sums of units stay and another policy looks for those of single tokens."""

@@ -64,6 +64,21 @@ def test_whole_groups_once_to_the_bit_however_units_came(residual, seed):
     assert positions.tolist() == list(range(200))
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_slots_of_units_that_left_by_themselves_are_used_again(rows):
+    """Until the store's turn nothing else closes the gap that a window leaves behind."""
+    cache, both, window = new_cache(), units(3000), 50
+    append(cache, both, 0, 40)
+    cache.quantize(0, GROUP, room=0)
+    for known in range(40, 3000, rows):
+        append(cache, both, known, known + rows)
+        cache.drop(max(0, cache.length - window))
+        assert cache.slab.capacity <= 2 * (window + rows)
+    keys, values, positions = cache.live()
+    assert torch.equal(torch.stack((keys, values)), both[:, :, -window:])
+    assert positions.tolist() == list(range(3000 - window, 3000))
+
+
 def test_bytes_are_those_of_codes_and_of_the_rest():
     cache, both = new_cache(), units(100)
     append(cache, both, 0, 100)

@@ -140,6 +140,28 @@ def test_what_is_held_is_never_above_the_bound(plan, family, chunk, text):
         assert state.stats.total_bytes == bound
 
 
+@pytest.mark.parametrize(("plan", "family"), [
+    ("streaming(sink=2, recent=20) + quantized(bits=4, group=16, residual=0, chunk=20)", "llama"),
+    ("streaming(sink=2, recent=20) + quantized(bits=4, group=16, residual=0, chunk=70)", "llama"),
+    ("quantized(bits=4, group=16, residual=0, chunk=40)", "gemma2"),
+    ("quantized(bits=2, group=32, residual=7, chunk=30)", "gemma2"),
+    ("hf_quantized(bits=2, group_size=8, residual_length=30, chunk=12)", "gemma2"),
+    ("streaming(sink=2, recent=20) + hf_quantized(bits=4, group_size=8, residual_length=50)", "llama"),
+])  # fmt: skip
+def test_units_that_left_a_window_are_in_the_bound_for_as_long_as_a_store_holds_them(plan, family, text):
+    """Codes of them go at the store's next turn."""
+    llm, plan, text = small_llm(family), Plan.parse(plan), text * 3
+    prompt, new = text[:96], len(text) - 96
+    for chunk in (4, 7, 64):
+        bound = bound_bytes(plan, llm.decoder.shape, len(prompt), new, chunk)
+        state, _ = fresh(replace_chunk(llm, chunk), plan, text, prompt=len(prompt))
+        prefill(llm.decoder, state, prompt, chunk)
+        for token in text[len(prompt) :]:
+            decode(llm.decoder, [(state, token)])
+        state.measure()
+        assert 0 < state.stats.total_bytes <= bound
+
+
 def replace_chunk(llm, chunk):
     import copy
 

@@ -106,6 +106,22 @@ def test_asking_what_it_costs_changes_nothing(llm, text):
     assert watched.stats.total_bytes == other.stats.total_bytes
 
 
+@pytest.mark.parametrize("plan", [
+    "fastkv(keep=0.75, layer=2, window=4, kernel=3) + locret(budget=9, chunk=6, local=4, decode_chunk=5)",
+    "lazyllm(layers=[1, 2], keep=0.8) + locret(budget=9, chunk=6, local=4, decode_chunk=5)",
+    "streaming(sink=2, recent=9) + quantized(group=16, residual=0, chunk=20)",
+    *PLANS[1:],
+])  # fmt: skip
+def test_units_take_no_more_than_it_says(llm, text, plan):
+    """Where the tokens of a prompt go on all at once, layers have had them all before any is evicted."""
+    session = llm.session(plan=plan, max_tokens=len(text) - PROMPT + 1)
+    session.feed(text[:PROMPT])
+    session.feed(text[PROMPT:])
+    bound = session.held.bound_bytes
+    assert bound is None or session.stats.peak_cache_bytes <= bound
+    assert (bound is None) == (session.plan.keep.identity)
+
+
 @each_plan
 def test_a_prompt_of_units_is_held_as_one_of_tokens(llm, text, plan):
     shape = llm.decoder.shape

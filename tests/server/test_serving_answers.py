@@ -9,7 +9,10 @@ from http_calls import ask
 from tokenizers_for_tests import spacing_tokenizer
 from winnow import Plan, SamplingParams
 from winnow.engine.bound import bound_bytes
+from winnow.engine.request import Completion, Output, Request
 from winnow.server.spelling import Spelling
+from winnow.server.views import CompletionView
+from winnow.stats import Stats
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PRINTABLE = {str(token): -100 for token in range(259) if not 3 + 32 <= token < 3 + 94}  # ids of the others, banned
@@ -236,20 +239,47 @@ def test_of_two_tokens_with_one_text_the_likelier_is_shown(llm):
     spelling = Spelling(llm.tokenizer)
     halves = [3 + 0xC3, 3 + 0xE2]
     for likely, other in (halves, halves[::-1]):
-        shown, behind = spelling.classic([other], [{likely: -1.0, other: -float("inf")}], 7)
-        assert behind == 8
+        shown = spelling.classic([other], [{likely: -1.0, other: -float("inf")}], [7])
         assert shown == {
             "tokens": ["\ufffd"], "token_logprobs": [-9999.0], "top_logprobs": [{"\ufffd": -1.0}], "text_offset": [7],
         }  # fmt: skip
 
 
-def test_the_space_of_a_token_is_spelled_and_the_start_of_a_text_covers_nothing():
+def test_the_space_of_a_token_is_spelled():
     tokenizer = spacing_tokenizer()
     assert tokenizer.decode([3]) == "the"  # whose space is dropped where nothing stands before it
-    shown, behind = Spelling(tokenizer).classic([1, 3, 4, 3], [None, {3: -0.1, 4: -0.5}, {4: -0.2}, {3: -0.3}], 0)
+    found = [None, {3: -0.1, 4: -0.5}, {4: -0.2}, {3: -0.3}]
+    shown = Spelling(tokenizer).classic([1, 3, 4, 3], found, [0, 0, 3, 6])
     assert shown["tokens"] == ["<s>", " the", "the", " the"]
     assert shown["top_logprobs"][1] == {" the": -0.1, "the": -0.5}
-    assert (shown["text_offset"], behind) == ([0, 0, 4, 7], 11)
+
+
+def test_what_tokens_begin_at_is_a_place_in_the_text(app, llm):
+    """Of the bytes of one character all begin where it does; a marker is text where the prompt is, else none."""
+    written = "a€b<eos>é!"
+    ids = llm.tokenizer(written)["input_ids"]
+    assert llm.tokenizer.eos_token_id in ids
+    places = [0, 1, 1, 1, 2, 3, 8, 8, 9]
+    for prompt in (written, [ids]):
+        [choice] = ask(app, COMPLETIONS, {**SHORT, "prompt": prompt, "logprobs": 1, "echo": True}).json["choices"]
+        assert choice["logprobs"]["text_offset"][: len(places) + 1] == [*places, 10]
+        assert choice["text"].startswith(written)
+
+
+def test_tokens_of_a_stream_begin_where_those_of_the_whole_do(llm):
+    params, answer = (
+        SamplingParams(max_tokens=9),
+        [*llm.tokenizer("€uro")["input_ids"], 2, *llm.tokenizer("é")["input_ids"]],
+    )
+    request = Request(0, llm.tokenizer("in ")["input_ids"], params, Plan(), frozenset())
+    found = [{token: -0.5} for token in answer]
+    views = [CompletionView("it", Spelling(llm.tokenizer), [request], 1, echoed=None) for _ in range(2)]
+    whole = views[0].choice(Completion("€uroé", answer, "length", Stats(), logprobs=found))
+    assert whole["logprobs"]["text_offset"] == [0, 0, 0, 1, 2, 3, 4, 4, 4]
+    parts = [
+        views[1].delta(Output("it", 0, [token], "", logprobs=[each])) for token, each in zip(answer, found, strict=True)
+    ]
+    assert [start for part in parts for start in part["logprobs"]["text_offset"]] == whole["logprobs"]["text_offset"]
 
 
 def test_what_asks_for_nothing_is_taken(app):

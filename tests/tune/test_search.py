@@ -1,6 +1,7 @@
 """The search on a tiny random model: what it measures, what it recommends, and that it stops and goes on."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from winnow.tasks import Example
 from winnow.tune import search
 from winnow.tune.candidates import GRID, LEFT_OUT, Found, join, joined_plans, single_plans
 from winnow.tune.clock import Clock
+from winnow.tune.frontier import MIB
 from winnow.tune.limits import Limits
 from winnow.tune.measure import measure, reference
 from winnow.tune.result import result_of
@@ -119,6 +121,20 @@ def test_with_no_such_plan_the_closest_is_named(llm, cases, monkeypatch):
     assert result.recommended is None
     assert result.closest.off > 0
     assert any("memory" in phrase and "0.0001 was asked for" in phrase for phrase in result.closest.missed)
+
+
+def test_what_its_timed_answers_hold_counts_too(llm, cases, monkeypatch):
+    """They are its own, and may be longer than what it was compared on."""
+    candidates(monkeypatch, STRONG)
+    most = tuned(llm, cases, Limits(max_kl=100)).searched(Plan.parse(STRONG)).total_mib
+    tuning = tuned(llm, cases, Limits(max_kl=100, max_cache_mib=most))
+    assert result_of(tuning).recommended.plan == STRONG
+    for record in tuning.records:
+        record.stats.total_bytes = int(2 * most * MIB)
+    result = result_of(tuning)
+    assert result.recommended is None
+    assert result.closest.off == pytest.approx(math.log(2), rel=1e-3)
+    assert f"memory {2 * most:.4g} MiB (at most {most:.4g} was asked for)" in result.closest.missed
 
 
 def test_no_time_is_no_recommendation(llm, cases, monkeypatch):

@@ -429,9 +429,7 @@ class LayerCache:
     def quantize(self, residual: int, group: int, room: int) -> None:
         """Hold all but at least the `residual` newest units in the form in which they stay, whole groups of the oldest;
         what was so and has been evicted is given back. room: slots to keep for units that are sure to come."""
-        if self.start > (first := max(self.head, self.memory.offset)):  # no group is to have a unit that is gone
-            self.memory.close(first, self.start, self.stop)
-            self._close(first, self.start - first)
+        if self._close_gap(at_least=1):  # no group is to have a unit that is gone
             self._begin()
         count = (self.stop - self.memory.offset - residual) // group * group
         if count <= 0:
@@ -440,6 +438,19 @@ class LayerCache:
         if self.start > self.head:
             self._close(*self.memory.discard(self.head, self.start))
         self._begin()
+
+    def _close_gap(self, at_least: int | None = None) -> bool:
+        """Close the slots of own memory that units have left by themselves, where these are so many; whether they were.
+
+        at_least: None: an eighth of the units behind them, which have to move.
+        """
+        first = max(self.head, self.memory.offset)
+        gone = self.start - first
+        if gone < ((self.stop - self.start) // 8 + 1 if at_least is None else at_least):
+            return False
+        self.memory.close(first, self.start, self.stop)
+        self._close(first, gone)
+        return True
 
     def _places(self, first: int, count: int) -> Tensor:
         """At which rope positions the keys of some slots are rotated, [1 or kv_heads, count]."""
@@ -512,6 +523,9 @@ class LayerCache:
 
         Behind shared slots the slab alone grows, as long as most of these live.
         """
+        if self._quantizes and self._close_gap() and self.stop + rows <= self.memory.capacity:
+            self._widen()
+            return
         needed, offset = self.length + rows, self.memory.offset
         own = max(self.stop - offset + rows, int(self.slab.capacity * GROWTH), LEAST)
         if self.ragged is not None:

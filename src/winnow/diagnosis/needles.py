@@ -138,7 +138,7 @@ def summarise_needles(found: Sequence[Needle], ranks: Ranks) -> Needles:
 
 def _share(values: list[float]) -> Share:
     every = torch.tensor(values, dtype=torch.float64)
-    return Share(float(every.median()), float(every.quantile(MOST, interpolation="higher")))
+    return Share(float(every.quantile(0.5)), float(every.quantile(MOST, interpolation="higher")))
 
 
 def _searched(llm: LLM, case: Case, places: list[int], ranks: Ranks, progress: Progress) -> Needle:

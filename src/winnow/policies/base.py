@@ -216,6 +216,10 @@ class StorePolicy(Policy):
         """After how many tokens units are next brought into the form in which they stay; None: never."""
         return None
 
+    def stays(self, prompt: int) -> int:
+        """How many units of a KV head that have left a layer by themselves may still be there, at most."""
+        return 0
+
     def settled(
         self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device, rope: "Rope | None"
     ) -> "SettledSlab":

@@ -375,14 +375,17 @@ class Sequence:
 
         None: as many as the text has.
         """
-        total = 0
+        total, later = 0, max(new, self.plan.keep.repeated(self.prompt))
+        come = self.plan.compute.layer_tokens(self.shape, self.prompt, self.deep).units
         for layer, context in enumerate(self.shape.contexts):
+            if self.holder(layer) != layer:
+                continue
             units = self.plan.bound(self.gates, self.prompt, new, self.chunk, context)
-            if self.holder(layer) == layer and units is None:
+            if units is None:
                 return None
-            if self.holder(layer) == layer:
-                most = self.prompt + max(new, self.plan.keep.repeated(self.prompt))
-                total += min(units or 0, most) * self.shape.kv_heads * self.shape.unit_bytes
+            # Where a layer's tokens come all at once it has them all before any is evicted.
+            most = come[layer] + later if layer >= self.late else min(units, self.prompt + later)
+            total += most * self.shape.kv_heads * self.shape.unit_bytes
         return total
 
     def note(self) -> None:

@@ -59,7 +59,7 @@ def _add_completions(app: FastAPI, service: Service) -> None:
     async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         deadline = service.deadline()
         requests = going_on(await completion_of(body, lines_up=not given), given, service.llm.decoder.shape.vocab)
-        echoed = await service.aside(service.texts, body.prompt) if body.echo else None
+        echoed = await service.aside(service.spelt, body.prompt) if body.echo else None
         view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
         return await respond(service, body, view, http, deadline)
 

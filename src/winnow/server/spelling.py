@@ -2,13 +2,12 @@
 
 import functools
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from winnow.engine.request import Likeliest
-from winnow.policies.prompt.spelling import UNDECODED, special_tokens
+from winnow.policies.prompt.spelling import UNDECODED
 
 LEAST = -9999.0  # instead of -inf, which JSON does not have
 
@@ -17,25 +16,21 @@ class Spelling:
     """Spells tokens, each by itself."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
-        self._special = special_tokens(tokenizer)  # no part of any text
+        self.tokenizer = tokenizer
         self.token = functools.lru_cache(maxsize=2**16)(self._token)
 
     def classic(
-        self, tokens: Sequence[int], found: Sequence[Likeliest | None], offset: int
-    ) -> tuple[dict[str, list[Any]], int]:
-        """For completions, and the offset behind the last token. offset: characters before the first token; the first
-        of a prompt has no probability."""
-        texts = [self.token(token) for token in tokens]
-        lengths = [0 if token in self._special else len(text) for token, text in zip(tokens, texts, strict=True)]
-        offsets = list(accumulate(lengths, initial=offset))
+        self, tokens: Sequence[int], found: Sequence[Likeliest | None], starts: list[int]
+    ) -> dict[str, list[Any]]:
+        """For completions. starts: characters before each token; the first of a prompt has no probability."""
         top: list[dict[str, float] | None] = []
         for each in found:
             # Where two tokens have one text, the likelier comes last and stays.
             ranked = sorted(each.items(), key=lambda item: item[1]) if each is not None else ()
             top.append(None if each is None else {self.token(token): _finite(value) for token, value in ranked})
         own = [None if each is None else _finite(each[token]) for token, each in zip(tokens, found, strict=True)]
-        return {"tokens": texts, "token_logprobs": own, "top_logprobs": top, "text_offset": offsets[:-1]}, offsets[-1]
+        texts = [self.token(token) for token in tokens]
+        return {"tokens": texts, "token_logprobs": own, "top_logprobs": top, "text_offset": starts}
 
     def spoken(self, tokens: Sequence[int], found: Sequence[Likeliest], count: int) -> list[dict[str, Any]]:
         """For chats. count: how many of the likeliest."""
@@ -54,7 +49,7 @@ class Spelling:
     def _token(self, token: int) -> str:
         """Behind itself: alone, some decoders drop its space."""
         once, twice = (
-            str(self._tokenizer.decode([token] * times, clean_up_tokenization_spaces=False)) for times in (1, 2)
+            str(self.tokenizer.decode([token] * times, clean_up_tokenization_spaces=False)) for times in (1, 2)
         )
         return twice[len(once) :]
 

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from winnow import __version__
 from winnow.engine.request import Completion, Likeliest, Output, Request
+from winnow.engine.text import TextStream
+from winnow.policies.prompt.spelling import Spelt
 from winnow.server.spelling import Spelling
 
 Json = dict[str, Any]
@@ -53,48 +55,44 @@ class View:
 
 
 class CompletionView(View):
-    """Of /v1/completions. echoed: the prompts as text, where they come before their answers."""
+    """Of /v1/completions. echoed: the prompts as text, and the characters of their tokens, where they come before
+    their answers."""
 
     whole_kind = chunk_kind = "text_completion"
     prefix = "cmpl"
 
-    def __init__(self, *given: Any, echoed: Sequence[str] | None) -> None:
+    def __init__(self, *given: Any, echoed: Sequence[Spelt] | None) -> None:
         super().__init__(*given)
         self._echoed = echoed
-        self._offsets: dict[int, int] = {}  # characters of each choice's tokens so far
+        self._said: dict[int, TextStream] = {}  # by each choice so far
 
     def choice(self, completion: Completion) -> Json:
-        said, tokens, found = "", list(completion.token_ids), list[Likeliest | None](completion.logprobs or [])
-        if self._echoed is not None:
-            said = self._echoed[completion.prompt_index]
-            if self.count is not None:
-                tokens = self.requests[completion.prompt_index].ids + tokens
-                found = [*(completion.prompt_logprobs or []), *found]
-        return {
-            "index": self.place(completion.prompt_index, completion.sample_index),
-            "text": said + completion.text,
-            "logprobs": None if self.count is None else self.spelling.classic(tokens, found, 0)[0],
-            "finish_reason": completion.finish_reason,
-        }
+        return self._shown(completion, completion.finish_reason)
 
     def delta(self, output: Output) -> Json:
-        index = self.place(output.prompt_index, output.sample_index)
-        said, tokens, found = "", list(output.token_ids), list[Likeliest | None](output.logprobs or [])
-        if index not in self._offsets:
-            self._offsets[index] = 0
-            if self._echoed is not None:
-                said = self._echoed[output.prompt_index]
-                if self.count is not None:
-                    tokens = self.requests[output.prompt_index].ids + tokens
-                    found = [*(output.prompt_logprobs or []), *found]
-        logprobs = None
+        return self._shown(output, None if output.completion is None else output.completion.finish_reason)
+
+    def _shown(self, come: Completion | Output, finish_reason: str | None) -> Json:
+        """A choice as far as it has come, with what stands before it where this is its first part."""
+        index, prompt = self.place(come.prompt_index, come.sample_index), self.requests[come.prompt_index].ids
+        echo, spans = ("", []) if self._echoed is None else self._echoed[come.prompt_index]
+        before, tokens = len(echo), list(come.token_ids)
+        starts, found = list[int](), list[Likeliest | None](come.logprobs or [])
+        if index in self._said:
+            echo = ""
+        elif self._echoed is not None and self.count is not None:
+            starts, found = [start for start, _ in spans], [*(come.prompt_logprobs or []), *found]
+        said = self._said.setdefault(index, TextStream(self.spelling.tokenizer, (), prompt))
         if self.count is not None:
-            logprobs, self._offsets[index] = self.spelling.classic(tokens, found, self._offsets[index])
+            for token in tokens:
+                starts.append(before + len(said.text))
+                said.push(token)
+            tokens = prompt[: len(starts) - len(tokens)] + tokens
         return {
             "index": index,
-            "text": said + output.text,
-            "logprobs": logprobs,
-            "finish_reason": None if output.completion is None else output.completion.finish_reason,
+            "text": echo + come.text,
+            "logprobs": None if self.count is None else self.spelling.classic(tokens, found, starts),
+            "finish_reason": finish_reason,
         }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from winnow.evaluation.compare import Row, finished, summarise, with_full
 from winnow.plan import Plan
-from winnow.tune.frontier import Figures
+from winnow.tune.frontier import MIB, Figures
 from winnow.tune.limits import Limits
 from winnow.tune.search import Tuning
 
@@ -102,22 +102,24 @@ def _timed(tuning: Tuning) -> tuple[dict[str, Row], float]:
 def _finalist(tuning: Tuning, plan: Plan, rows: dict[str, Row], tokens: float) -> Finalist:
     searched, confirmed = tuning.searched(plan), tuning.confirmed(plan)
     assert searched is not None
+    parts = [part for part in (searched, confirmed) if part is not None]
     row = rows.get(str(plan))
-    times: dict[str, float] = {}
+    timed: dict[str, float] = {}
     answer_s = None
     if row is not None:
-        times["ttft_s"] = answer_s = row.ttft_s.median
+        # An answer of its own may be longer than what it was compared on, and hold more.
+        timed["total_mib"] = max(row.total_bytes / MIB, *(part.total_mib for part in parts))
+        timed["ttft_s"] = answer_s = row.ttft_s.median
         if row.tpot_s is not None:
-            times["tpot_s"] = row.tpot_s.median
+            timed["tpot_s"] = row.tpot_s.median
             answer_s += (tokens - 1) * row.tpot_s.median
     limits = tuning.limits
-    off = max(sum(limits.excess({**part.likely, **times}).values()) for part in (searched, confirmed) if part)
+    off = max(sum(limits.excess({**part.likely, **timed}).values()) for part in parts)
     missed = {
         phrase: None
-        for part in (searched, confirmed)
-        if part is not None
-        for phrase in limits.missed({**part.likely, **times})
-        or [f"90 % bound of {each}" for each in limits.missed({**part.careful, **times})]
+        for part in parts
+        for phrase in limits.missed({**part.likely, **timed})
+        or [f"90 % bound of {each}" for each in limits.missed({**part.careful, **timed})]
     }
     keeps = tuning.holds(plan) and row is not None and not missed
     return Finalist(str(plan), searched, confirmed, row, answer_s, tuple(missed), off, keeps)

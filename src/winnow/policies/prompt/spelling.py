@@ -11,6 +11,7 @@ UNDECODED = "�"  # what a decoder shows for bytes that are not yet a whole cha
 LONGEST = 8  # tokens that may share a character; bytes that are none after so many never will be
 
 Span = tuple[int, int]  # characters [start, stop) of a text; tokens that share a character have the same
+Spelt = tuple[str, list[Span]]  # a text, and the characters of each of its tokens
 
 
 def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[int]:
@@ -30,7 +31,7 @@ def encode(tokenizer: "PreTrainedTokenizerBase", text: str, *, special: bool = F
     return encoded["input_ids"], encoded["offset_mapping"]
 
 
-def spell(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> tuple[str, list[Span]]:
+def spell(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> Spelt:
     """The text of tokens, and the characters of each."""
     text = _decode(tokenizer, ids)
     again, spans = encode(tokenizer, text)
@@ -38,7 +39,7 @@ def spell(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> tuple[str, li
     return (text, spans) if again == ids else spell_each(tokenizer, ids)
 
 
-def spell_each(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> tuple[str, list[Span]]:
+def spell_each(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> Spelt:
     """The same, token by token. Each is decoded behind the one before it: alone, some decoders drop its space."""
     text, context = "", 0
     spans: list[Span] = []

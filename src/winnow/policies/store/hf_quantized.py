@@ -67,6 +67,10 @@ class HFQuantized(StorePolicy):
             return min(known + apart - (known - chunk) % apart, last)
         return known + self.residual_length - (known - last) % self.residual_length
 
+    def stays(self, prompt: int) -> int:
+        chunk = min(prompt, self.chunk or prompt)
+        return max(self._apart(chunk), self.residual_length)
+
     def settled(
         self, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device, rope: Rope | None
     ) -> RequantizedSlab:

@@ -103,6 +103,10 @@ class Quantized(StorePolicy):
             return min((known // self.chunk + 1) * self.chunk, prompt)
         return (known // self.group + 1) * self.group
 
+    def stays(self, prompt: int) -> int:
+        """Those of a stretch, and of a group that has some which stay, behind the first tokens and before the last."""
+        return max(self.chunk, self.group) + 2 * (self.group - 1)
+
     def prefix_stable(self, n: int, deep: Deep) -> int:
         """All but the last prompt token, with which more become codes than would in the middle of a prompt."""
         return min(n, deep.prompt - 1)
