@@ -59,7 +59,7 @@ def table(options: Table) -> int:
     """Show what was recorded; returns the exit code."""
     headers, records = read_all(options.records)
     asked = _asked(options.but_for, headers[0])
-    records = [record for record in records if record["kind"] != "answer" or place(record) not in asked]
+    records = [record for record in records if record["kind"] != "answer" or not _places_of(record) & asked]
     for kind in ("answer", "window"):
         arms = dict.fromkeys(record["arm"] for record in records if record["kind"] == kind)
         if options.against is not None and arms and options.against not in arms:
@@ -89,8 +89,13 @@ def _asked(paths: Sequence[Path], header: Record) -> set[tuple[object, ...]]:
                 f"--but-for {path} has {name} {other.get(name)!r} and the records {header.get(name)!r}, so their "
                 "questions are not the same; give one that was measured alike"
             )
-        found |= {place(record) for record in records if record["kind"] == "answer"}
+        found |= {each for record in records if record["kind"] == "answer" for each in _places_of(record)}
     return found
+
+
+def _places_of(record: Record) -> set[tuple[object, ...]]:
+    """What tells the question of an answer from others: its place, and what is asked, among whatever texts."""
+    return {place(record), (record["task"], record["question"], *record["answers"])}
 
 
 def read_all(paths: Sequence[Path]) -> tuple[list[Record], list[Record]]:

@@ -16,13 +16,13 @@ def arms(told: Record) -> str:
     tasks = [task for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL]
     columns: dict[str, Column] = {"plan": code("arm")}
     columns |= {f"`{task}`, right": _right(cells, task) for task in tasks}
-    columns |= {"points (95 %)": points}
+    columns |= {"points (95 %)": _marked}
     columns |= {cost: _share(cost) for cost in ("rows", "bytes", "units")}
     first = told["headers"][0]
     about = (
         f"{first['model']}, {first['split']}, {rows[0]['length']:,} tokens, the same {rows[0]['questions']} questions "
         "for all; points: from full attention's score, in pairs; rows computed, the most bytes held and units read by "
-        "decode steps: of full attention's. So few questions choose a setting; they measure no plan."
+        "decode steps: of full attention's. *: so few questions choose a setting; they measure no plan."
     )
     return f"{table(columns, rows)}\n\n{about}"
 
@@ -39,6 +39,10 @@ def points(row: Record) -> str:
     return ranged(row["difference"], 0, 100, sign="+")
 
 
+def _marked(row: Record) -> str:
+    return points(row) + ("*" if row["few"] else "")
+
+
 def _share(cost: str) -> Column:
     return lambda row: number(cost, 2)(row["costs"])
 
@@ -50,7 +54,7 @@ def measured(told: Record, by_task: bool = False) -> str:
     rows = [{**row, "answers": scores.get(row["arm"])} for row in over_all(told["windows"], "domain")]
     columns: dict[str, Column] = {"plan": code("arm")}
     if scores:
-        columns |= {"right, %": _of_answers(_answered), "points (95 %)": _of_answers(points)}
+        columns |= {"right, %": _of_answers(_answered), "points (95 %)": _of_answers(_marked)}
     if by_task:
         columns |= _by_task(told["scores"])
     columns |= {"KL (95 %)": lambda row: ranged(row["kl"], 3), "perplexity, x": lambda row: ranged(row["ratio"], 3)}
@@ -64,7 +68,7 @@ def measured(told: Record, by_task: bool = False) -> str:
     if asked:
         about += f"{asked} questions of {tasks}, points: from full attention's score, in pairs, "
         about += "one that is asked again counted once; "
-        about += "*: fewer than 100 different questions of a task; " if by_task else ""
+        about += "*: fewer than 100 different questions; "
     return (
         f"{table(columns, rows)}\n\n{about}KL of the next token, nats; x: of full "
         "attention's perplexity; bytes: the most held at once, of all"
@@ -80,12 +84,12 @@ def final(told: Record) -> str:
 def unseen(told: Record) -> str:
     """Answers alone, of the questions that no arm had been asked before."""
     scores = by_arm(told["scores"], "task")
-    columns: dict[str, Column] = {"plan": code("arm"), "right, %": _answered, "points (95 %)": points}
+    columns: dict[str, Column] = {"plan": code("arm"), "right, %": _answered, "points (95 %)": _marked}
     columns |= _by_task(told["scores"])
     first, asked = told["headers"][0], scores["full"]["questions"]
     about = (
         f"{first['model']}, {first['split']}, {scores['full']['length']:,} tokens; {asked} questions; points: from "
-        "full attention's score, in pairs; *: fewer than 100 different questions of a task."
+        "full attention's score, in pairs; *: fewer than 100 different questions."
     )
     return f"{table(columns, list(scores.values()))}\n\n{about}"
 
@@ -96,14 +100,15 @@ def compared(told: Record) -> str:
     against = told["against"]
     columns: dict[str, Column] = {
         "plan": code("arm"),
-        "points (95 %)": lambda row: points(scores[row["arm"]]),
+        "points (95 %)": lambda row: _marked(scores[row["arm"]]),
         "KL, less its (95 %)": lambda row: ranged(row["difference"], 3, sign="+"),
     }
     rows = [row for arm, row in windows.items() if arm not in ("full", against)]
     own, first = windows[against], told["headers"][0]
     about = (
         f"{first['model']}, {first['split']}, {own['length']:,} tokens; from `{against}`, in pairs: of "
-        f"{scores[against]['questions']} questions, and of {own['windows']} windows, which are resampled."
+        f"{scores[against]['questions']} questions (*: fewer than 100 different ones), and of {own['windows']} "
+        "windows, which are resampled."
     )
     return f"{table(columns, rows)}\n\n{about}"
 

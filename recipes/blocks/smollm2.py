@@ -65,6 +65,7 @@ WITH_END_TRAINED, WITH_END_TAUGHT = f"{WITH_END}, smollm2-speed-23", f"{WITH_END
 def beside_control(told: Record, control: Record, arms: Sequence[str] = (ANCHORED, NONE, HALF)) -> dict[str, str]:
     """What is said of arms and of the control. told: points from full attention; control: from the control."""
     windows, scores = by_arm(told["windows"], "domain"), by_arm(control["scores"], "task")
+    before = by_arm(told["scores"], "task")
     paired = by_arm(control["windows"], "domain")
     own = windows[CONTROL]["kl"]["mean"]
 
@@ -74,9 +75,11 @@ def beside_control(told: Record, control: Record, arms: Sequence[str] = (ANCHORE
         times = "" if arm == CONTROL else f", {kl['mean'] / own:.1f} times the control's (in pairs {less})"
         return f"KL {ranged(kl, 3)}{times}, perplexity {ranged(ratio, 2)} times that of the model as it was"
 
-    beside = {arm: f"{points(scores[arm])} points from the control; {text(arm)}" for arm in arms}
-    before = points(by_arm(told["scores"], "task")[CONTROL])
-    return beside | {CONTROL: f"{before} points from the model as it was; {text(CONTROL)}"}
+    def from_before(arm: str) -> str:
+        return f"{points(before[arm])} points from the model as it was; {text(arm)}"
+
+    beside = {arm: f"{points(scores[arm])} points from the control, {from_before(arm)}" for arm in arms}
+    return beside | {CONTROL: from_before(CONTROL)}
 
 
 def trained_speed(told: Record, control: Record) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ def table(columns: Columns, records: Iterable[Record]) -> str:
     right = [all(FIGURE.match(row[place]) for row in rows) for place in range(len(columns))]
     lines = [list(columns), ["---:" if each else "---" for each in right], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def most(value: float, digits: int) -> str:
+    """What a figure is at most: rounded up."""
+    return f"{math.ceil(round(value * 10**digits, 6)) / 10**digits:.{digits}f}"
 
 
 def key(name: str) -> Column:

@@ -59,12 +59,14 @@ def test_run_choose_run_again_and_merge(bench, tiny, data, tmp_path):
     first, *others = tested.read_text(encoding="utf-8").splitlines(keepends=True)
     taken = next(line for line in others if '"kind": "answer"' in line)
     before, elsewhere = tmp_path / "before.jsonl", tmp_path / "elsewhere.jsonl"
-    before.write_text(first + taken, encoding="utf-8")
-    left = bench("quality", "table", tested, "--but-for", before, "--json").json
     asked = {row["task"]: row["questions"] for row in result.json["scores"]}
-    gone = json.loads(taken)["task"]
-    assert all(row["questions"] == asked[row["task"]] - (row["task"] in (gone, "all")) for row in left["scores"])
-    assert left["windows"] == result.json["windows"]
+    answer = json.loads(taken)
+    for known in (answer, {**answer, "index": 99}, {**answer, "question": "other", "answers": []}):
+        before.write_text(f"{first}{json.dumps(known)}\n", encoding="utf-8")
+        left = bench("quality", "table", tested, "--but-for", before, "--json").json
+        gone = (answer["task"], "all")
+        assert all(row["questions"] == asked[row["task"]] - (row["task"] in gone) for row in left["scores"])
+        assert left["windows"] == result.json["windows"]
     elsewhere.write_text(first.replace('"split": "test"', '"split": "validation"') + taken, encoding="utf-8")
     refused = bench("quality", "table", tested, "--but-for", elsewhere)
     assert (refused.code, "has split 'validation' and the records 'test'" in refused.err) == (2, True)

@@ -177,7 +177,7 @@ def test_a_page_of_measured_arms_has_questions_only_where_some_were_asked():
         "ratio": interval,
         "costs": costs,
     }
-    score = {"arm": "p", "task": "all", "questions": 9, "score": 0.5, "difference": interval}
+    score = {"arm": "p", "task": "all", "questions": 9, "few": True, "score": 0.5, "difference": interval}
     told = {"windows": [window], "scores": [], "headers": [{"model": "m", "split": "test", "fed": 64}]}
     at_the_end = {**window, "costs": {**costs, "after": 0.15}}
     assert "| 0.60 | 0.25 | 0.15 | 0.20 |" in quality.measured({**told, "windows": [at_the_end]})
@@ -187,7 +187,10 @@ def test_a_page_of_measured_arms_has_questions_only_where_some_were_asked():
     asked = "9 questions of `niah_single`, points: from full attention's score"
     for tasks in (["niah_single"], ["all", "niah_single", "kv"]):  # there is no row over all of a single one
         text = quality.measured({**told, "scores": [{**score, "task": task} for task in tasks]})
-        assert "| `p` | 50 | +50 (+25 to +75) | 0.500" in text
+        assert "| `p` | 50 | +50 (+25 to +75)* | 0.500" in text
+        assert "*: fewer than 100 different questions;" in text
+        enough = quality.measured({**told, "scores": [{**score, "task": task, "few": False} for task in tasks]})
+        assert "| `p` | 50 | +50 (+25 to +75) | 0.500" in enough
         assert asked.replace("single`,", "single`, `kv`,") in text if "kv" in tasks else asked in text
     other = quality.measured({**told, "scores": [{**score, "task": "kv", "arm": "other"}]})
     assert "| `p` |  |  | 0.500" in other  # it was asked nothing

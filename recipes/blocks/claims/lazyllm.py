@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recipes.blocks.lazyllm import full
-from recipes.blocks.tables import Block, Record, one, span
+from recipes.blocks.tables import Block, Record, most, one, span
 
 from . import claims
 
@@ -78,7 +78,7 @@ def table(table1: Record, scores: Record, depth: Record, sparsity: Record, gener
             "Attention to the prompt is sparse (Figure 2)",
             f"90 % of the last token's attention is on {span((100 * each['holds']['0.9'] for each in layers), '.0f')} "
             "% of the prompt, by layer; half of it on at most "
-            f"{max(100 * each['holds']['0.5'] for each in layers):.1f} %; "
+            f"{most(max(100 * each['holds']['0.5'] for each in layers), 1)} %; "
             f"{span((100 * each['below_uniform'] for each in layers), '.0f')} % of the tokens get less than an equal "
             "part",
             "yes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from recipes.blocks.locret import today
-from recipes.blocks.tables import MIB, Block, Record, one
+from recipes.blocks.tables import MIB, Block, Record, most, one
 
 from . import claims
 
@@ -95,7 +95,7 @@ def _costs(memory: Record) -> Iterator[tuple[str, str, str]]:
         "Memory is fixed by the budget: 128K tokens on one 24 GB GPU (section 4.3)",
         f"{longest['length']:,} tokens through `needle`, `{longest['plan']}`: {longest['peak_cache_bytes'] / MIB:.2f} "
         f"MiB of units at the peak, {longest['peak_cache_bytes'] / longest['bound_bytes']:.3f} of budget + chunk, and "
-        f"at most {longest['aux_bytes'] / MIB:.2f} beside them; the process's memory is "
+        f"at most {most(longest['aux_bytes'] / MIB, 2)} beside them; the process's memory is "
         f"{longest['growth']:.3f} times that at {mine[0]['length']:,} tokens. Full attention's cache is "
         f"{full[-1]['peak_cache_bytes'] / MIB:.2f} MiB at {full[-1]['length']:,}",
         "yes",

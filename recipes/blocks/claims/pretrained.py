@@ -24,7 +24,7 @@ class Said:
         self.windows = by_arm(told["windows"], "domain")
 
     def __getitem__(self, arm: str) -> str:
-        return f"{points(self.scores[arm])} points, KL {ranged(self.windows[arm]['kl'], 3)}"
+        return f"{points(self.scores[arm])} points from full attention, KL {ranged(self.windows[arm]['kl'], 3)}"
 
     def cost(self, arm: str, count: str) -> str:
         return number(count, 2)(self.windows[arm]["costs"])
