@@ -37,10 +37,18 @@ class SharedLocret(LocretReference):
 
     def __init__(self, *arguments, prompt, by_layer="uniform", by_head="uniform", **settings):
         super().__init__(*arguments, **settings)
-        fixed, layers, steep = self.sink + self.stabilizers, len(self.units), by_layer == "pyramid"
-        most = prompt - self.local - fixed
-        self.budgets = pyramid(self.budget, fixed, layers, most) if steep else [self.budget] * layers
-        self.by_head = by_head
+        self.prompt, self.by_layer, self.by_head = prompt, by_layer, by_head
+
+    @property
+    def budgets(self):
+        """Of the layers that act; the others keep their windows."""
+        acting = [layer for layer in range(len(self.units)) if self.acts(layer)]
+        if self.by_layer == "uniform":
+            return dict.fromkeys(acting, self.budget)
+        fixed = self.sink + self.stabilizers
+        return dict(
+            zip(acting, pyramid(self.budget, fixed, len(acting), self.prompt - self.local - fixed), strict=True)
+        )
 
     def _evict(self, protected):
         for layer, heads in enumerate(self.units):

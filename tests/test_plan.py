@@ -67,6 +67,15 @@ def test_a_bad_plan_says_what_to_change(text, says):
         Plan.parse(text)
 
 
+@pytest.mark.parametrize("plan", [
+    f"duo(recent={10**19}, sink=0)", f"snapkv(budget=9, window=2, kernel={10**19 + 1})", f"streaming(recent={10**19})",
+    f"lazyllm(layers=[{10**19}], keep=0.5)",
+])  # fmt: skip
+def test_numbers_that_no_kernel_can_take_are_refused(plan):
+    with pytest.raises(PlanError, match=r"is larger than any text; use at most 4611686018427387904"):
+        Plan.parse(plan)
+
+
 def test_a_policy_under_the_wrong_verb():
     with pytest.raises(PlanError, match="not a keep policy"):
         Plan(keep=Full())

@@ -9,9 +9,12 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
+from winnow.errors import InputError
+
 Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
 Share = Annotated[float, Interval(gt=0, le=1)]
+LARGEST = 2**62  # a whole number that kernels can still add others to
 BOUNDS = (Ge, Gt, Le, Lt, Interval)
 WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
@@ -51,12 +54,21 @@ def wrong_type(record: Any) -> str | None:
         value = getattr(record, name)
         if not _is_a(value, hint):
             return f"{name}={value!r} must be {_spell(hint)}"
+        numbers = value if isinstance(value, (tuple, list)) else (value,)
+        if any(isinstance(number, int) and abs(number) > LARGEST for number in numbers):
+            return f"{name}={value!r} is larger than any text; use at most {LARGEST}"
         for limits in bounds:
-            numbers = value if isinstance(value, (tuple, list)) else (value,)
             if not all(number is None or _within(number, limits) for number in numbers):
                 shown = list(value) if isinstance(value, tuple) else value
                 return f"{name}={shown!r} must be {_spell_limits(limits)}"
     return None
+
+
+def check_whole(least: int = 1, **given: Any) -> None:
+    """Raise InputError where one of the values is no whole number, or below `least`."""
+    for name, value in given.items():
+        if not _is_a(value, int) or value < least:
+            raise InputError(f"{name}={value!r} must be a whole number of at least {least}")
 
 
 @functools.cache

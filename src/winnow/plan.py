@@ -189,7 +189,8 @@ class Plan:
         held, gates = any(self.keep.pattern(layer).held for layer in shape.contexts), self.gates(shape)
         if not self.keep.compact or ((held or gates.self_only) and gates.each):
             return None
-        layer = LayerContext(0, shape.layers, None)  # in windows only distances count
+        # In windows only distances count; of the other layers the first has most.
+        layer = next((each for each in shape.contexts if each.window is None), LayerContext(0, shape.layers, None))
         if self.keep.ragged:
             return self.keep.longest(prompt, new, layer, shape.kv_heads)
         pattern = self.keep.pattern(layer)

@@ -18,6 +18,13 @@ def test_json_alone_on_stdout_with_full_attention_first(winnow, tiny):
     assert {"model", "device", "dtype", "threads", "versions", "seed"} <= document.keys()
 
 
+def test_an_adapter_answers_under_the_plan_that_it_was_trained_for(winnow):
+    asked = ("--adapter", "needle-speed-6", "--length", 200, "--examples", 1, "--task", "passkey", "--json")
+    document = winnow("compare", "-m", "needle", *asked).json
+    assert [plan.partition(",")[0] for plan in document["plans"]] == ["full", "speed(cutoff=6"]
+    assert winnow("compare", "-m", "needle", *asked, "--plan", "full").json["plans"] == ["full"]
+
+
 def test_out_holds_the_same_document_and_the_table_is_printed(winnow, tiny, tmp_path):
     out = tmp_path / "out.json"
     result = winnow("compare", "-m", tiny, *FLAGS, "--task", "passkey", "--out", out, "--plot", tmp_path / "out.png")

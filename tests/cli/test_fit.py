@@ -36,7 +36,7 @@ def test_the_catalogue_beside_full_attention(winnow: Call, tiny):
         assert row["total"] == always + row["units"] + row["beside"] + row["working"]
         assert row["fits"] == (row["total"] <= GIB)
         if row["limit"] == "positions":
-            assert row["longest"] == POSITIONS + 1 - 128
+            assert row["longest"] == Plan.parse(row["plan"]).room(llm.decoder.shape, 128)
 
 
 def test_the_table_says_what_it_says(winnow: Call, tiny):
@@ -126,6 +126,9 @@ def test_the_memory_of_a_machine(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(f"{1024 * 4000}\n")
     (tmp_path / "memory.current").write_text(f"{1024 * 1000}\n")
     assert machine.available_bytes() == 3300 * 1024
+    stat = f"anon 1\nfile 9\ninactive_anon 5\ninactive_file {1024 * 400}\nactive_file {1024 * 100}\n"
+    (tmp_path / "memory.stat").write_text(stat)  # files that have been read give way
+    assert machine.available_bytes() == 3800 * 1024
 
 
 def test_a_process_of_its_own_has_libraries(tiny):

@@ -194,6 +194,17 @@ def test_of_a_text_without_an_end_a_policy_is_shown_a_part(monkeypatch, anchors)
         StandIn(lambda: tokenizer).deep_of(Plan.parse("speed(anchors='first:3000')"))(2000)
 
 
+@pytest.mark.parametrize("bootstrap", [40, 200, 5000])
+def test_how_the_last_rows_attend_is_counted(bootstrap):
+    """Of slow-fast's bootstrap, logits over all query heads, of no more rows than there are."""
+    shape, prompt = small_llm("llama").decoder.shape, 1000
+    few, many = (
+        Footprints(Plan.parse(f"slowfast(budget=64, bootstrap={rows})"), shape, 1, 64, 0, Deep.none).of(prompt).working
+        for rows in (1, bootstrap)
+    )
+    assert many - few >= 4 * shape.q_heads * prompt * (min(bootstrap, prompt) - 1)
+
+
 WINDOWED = {"layer_types": ["sliding_attention"] * 3 + ["full_attention"], "sliding_window": 64}
 
 

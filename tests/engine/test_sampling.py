@@ -96,6 +96,11 @@ def test_greedy_goes_by_bias_and_penalty():
     assert [sampler.next(logits) for _ in range(2)] == [4, 7]
 
 
+def test_a_whole_number_is_a_penalty_too(llm):
+    one, two = (llm.generate([[1, 5, 6, 7]], SamplingParams(max_tokens=8, repetition_penalty=p)) for p in (2, 2.0))
+    assert one[0].token_ids == two[0].token_ids
+
+
 def test_no_end_before_min_tokens(llm):
     ids = llm.tokenizer("abc")["input_ids"]
     [out] = llm.generate([ids], SamplingParams(max_tokens=8, ignore_eos=True))

@@ -122,6 +122,23 @@ def test_units_take_no_more_than_it_says(llm, text, plan):
     assert (bound is None) == (session.plan.keep.identity)
 
 
+def test_numbers_that_are_none_are_refused_at_once(llm, text):
+    for ask, named in (
+        (lambda: llm.session(max_tokens=2.5), "max_tokens=2.5"),
+        (lambda: llm.logits(text, decode_from=2.0), "decode_from=2.0"),
+        (lambda: LLM(llm.model, prefill_chunk=512.0), "prefill_chunk=512.0"),
+        (lambda: LLM(llm.model, prefill_chunk="512"), "prefill_chunk='512'"),
+        (lambda: LLM(llm.model, max_batch="8"), "max_batch='8'"),
+        (lambda: llm.engine(max_sequences=True), "max_sequences=True"),
+    ):
+        with pytest.raises(InputError, match=f"{named} must be a whole number of at least 1"):
+            ask()
+    with pytest.raises(InputError, match="max_step_s='1' must be a number above 0"):
+        llm.engine(max_step_s="1")
+    with pytest.raises(InputError, match="messages must be a list"):
+        llm.chat({"role": "user", "content": "a"})
+
+
 @each_plan
 def test_a_prompt_of_units_is_held_as_one_of_tokens(llm, text, plan):
     shape = llm.decoder.shape
@@ -196,7 +213,7 @@ def test_what_cannot_be_fed_is_refused_before_any_work(llm, text, monkeypatch):
         llm.session(max_tokens=limit).feed(text)
     with pytest.raises(PlanError, match="unknown policy"):
         llm.session(plan="strem")
-    with pytest.raises(InputError, match="max_tokens=0 must be at least 1"):
+    with pytest.raises(InputError, match="max_tokens=0 must be a whole number of at least 1"):
         llm.session(max_tokens=0)
 
 

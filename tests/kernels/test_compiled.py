@@ -47,6 +47,18 @@ def test_what_was_compiled_with_another_callee_goes(folder, change):
     assert kept(folder) == [".nbi", ".pyc"]
 
 
+def test_every_user_reads_what_one_has_left(folder, monkeypatch):
+    """Also a note that cannot be read stops nobody."""
+    [stamp] = (folder / "__pycache__").iterdir()
+    assert stamp.stat().st_mode & 0o777 == 0o644
+
+    def refused(*given, **options):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    forget_older(folder)
+
+
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
 def test_a_folder_that_cannot_be_written_is_left_alone(folder, code, monkeypatch):
     def refused(*given, **options):

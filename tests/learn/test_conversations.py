@@ -93,6 +93,14 @@ def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
+def test_an_empty_prompt_leaves_nothing_to_predict_an_answer_from(tmp_path: Path) -> None:
+    """The tokens of the conversation before it in a batch are not its own."""
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "", "answer": "b"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"^data.jsonl, line 2: the prompt is empty"):
+        read_conversations(path, byte_tokenizer(None), length=100)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -234,6 +234,24 @@ def test_another_run_in_the_same_directory_is_refused(
         change(data, tmp_path / "out")
 
 
+def test_another_dtype_is_another_run(data: Path, tmp_path: Path) -> None:
+    """But of one that has not noted its own; and a line of the log that a full disk has torn is done without."""
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        train(data, out, progress=stop_at(3))
+    with (out / "log.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 2, "tok')
+    record = json.loads((out / "winnow.json").read_text(encoding="utf-8"))
+    record["base"]["dtype"] = "torch.bfloat16"
+    (out / "winnow.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(InputError, match=r"dtype 'torch.bfloat16' before, 'torch.float32' now"):
+        train(data, out, resume=True)
+    del record["base"]["dtype"]
+    (out / "winnow.json").write_text(json.dumps(record), encoding="utf-8")
+    train(data, out, resume=True)
+    assert [line["step"] for line in log(out)] == [1, 2, 3, 4]
+
+
 def test_there_must_be_something_to_resume(data: Path, trained: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no run to resume.*winnow\.json"):
         train(data, tmp_path / "out", resume=True)

@@ -10,22 +10,23 @@ from winnow.engine.services import admit
 from winnow.errors import PlanError
 from winnow.policies.keep.base import Queries
 from winnow.policies.keep.expected_attention import ExpectedAttention
+from winnow.runtime import rotary
 from winnow.runtime.queries import QueriesSeen
 
 PROMPT = 31
 
 
 @pytest.mark.parametrize("name", ["llama", "phi3", "cohere2", "smollm3", "gpt_oss", "llama-yarn"])
-def test_the_average_rotation_is_the_mean_of_all(name):
+def test_the_average_rotation_is_the_mean_of_all(name, monkeypatch):
     """Of queries, covariances and every family's own rotation."""
     decoder = LLM(small_model(name)).decoder
-    from winnow.runtime.rotary import LayerRope
-
-    rope = LayerRope(decoder.rotary, decoder.rotary.choose(64), decoder.rope_kinds[0])
+    rope = rotary.LayerRope(decoder.rotary, decoder.rotary.choose(64), decoder.rope_kinds[0])
+    monkeypatch.setattr(rotary, "AVERAGED", 7)  # so that there are several blocks
     x, places = torch.randn(3, 2, decoder.shape.head_dim), torch.arange(40, 57)
     each = [rope.turn(x.flatten(0, 1)[None], torch.full((1, 6), place)) for place in places.tolist()]
     expected = torch.stack(each).mean(0).view_as(x)
-    torch.testing.assert_close(rope.average(x, places), expected, rtol=0, atol=1e-6)
+    got = rope.averaged(range(40, 57), x.device)(x)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("cuts", [(1,) * 20, (20,), (3, 9, 8), (2, 18)])
@@ -59,6 +60,13 @@ def test_a_fork_counts_its_own_queries(text):
     width = shape.head_dim
     assert state.queries.nbytes == 4 * shape.layers * shape.q_heads * width * (1 + width)
     assert not (twin.queries.layers[0][1] == state.queries.layers[0][1]).all()
+
+
+def test_no_more_positions_are_averaged_than_there_are():
+    """What that takes is counted nowhere, and a server's clients may ask for it."""
+    llm = LLM(small_model("llama"))
+    with pytest.raises(PlanError, match="ahead=1000000 is more than the model has positions; use up to 512"):
+        llm.check([[5] * PROMPT], plan="expected_attention(ahead=1000000)")
 
 
 def test_sinks_leave_room_for_what_is_scored():

@@ -200,6 +200,22 @@ def test_ties_go_to_the_earlier_position(llm):
     assert (gate.layer, gate.rank_by, gate.stopped, gate.newest) == (2, (0, 1), "lost", 2)
 
 
+@pytest.mark.parametrize("pooling", ["avg", "max"])
+def test_a_kernel_takes_no_more_than_the_text(llm, pooling):
+    """One that reaches over everything ranks as one that just does."""
+    visible, votes = torch.arange(20), torch.rand(20, generator=torch.Generator().manual_seed(3))
+    entrance = Entrance(
+        shape=llm.decoder.shape, prompt=20, known=20, decode=False, visible=visible,
+        aside=visible < 0, deep=visible[:0], signals=[votes], revived=0,
+    )  # fmt: skip
+    for before in (0, 5, 10**12):
+        chosen = []
+        for kernel in (2 * 18 + 1, 10**15 + 1):
+            policy = FastKV(keep=0.5, layer=2, window=2, kernel=kernel, before=before, pooling=pooling)
+            chosen.append(policy.choose(policy.gates(llm.decoder.shape)[0], entrance).tolist())
+        assert chosen[0] == chosen[1]
+
+
 def test_the_layer_is_half_of_the_model_above_one_that_sees_all():
     assert FastKV().gates(LLM(small_model("llama")).decoder.shape)[0].layer == 2
     assert FastKV().gates(LLM(small_model("gemma2")).decoder.shape)[0].layer == 2  # layers 1 and 3 see all

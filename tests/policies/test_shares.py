@@ -184,6 +184,17 @@ def test_a_pyramid_has_as_many_units_as_a_block(layers, budget, window, prompt):
     assert not falls or max(falls) - min(falls) <= 2  # arithmetic, but for rounding
 
 
+@pytest.mark.parametrize("windows", [
+    (None, None, 512, 512), (512, None, 512, None), (*[512] * 5, None) * 3 + (512, 512), (2048, 512, None, 512, 2048),
+])  # fmt: skip
+def test_layers_that_keep_a_window_are_not_of_the_pyramid(windows):
+    policy = SnapKV(budget=1024, window=32, local=0, by_layer="pyramid")
+    layers = [LayerContext(at, len(windows), window, 1, windows) for at, window in enumerate(windows)]
+    got = [policy.budget_of(layer, 100_000) for layer in layers if policy.pattern(layer).held]
+    assert got == pyramid(1024, 32, len(got), 100_000 - 32)
+    assert sum(got) == len(got) * 1024
+
+
 def test_a_pyramid_in_figures():
     policy = SnapKV(budget=1024, window=32, by_layer="pyramid")
     got = [policy.budget_of(LayerContext(at, 5, None), 100_000) for at in range(5)]

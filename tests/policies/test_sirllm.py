@@ -36,7 +36,8 @@ def rule(policy, recent):
         values = surprisal(notes, policy.surprisal_of)
         score = {p: values[p] * policy.decay ** sum(p < time for time in notes.evictions) for p in live}
         order = sorted(live, key=lambda p: -score[p])  # stable: of equals the older
-        chosen = set(order[: policy.budget - policy.sink - recent]) | set(live[: policy.sink])
+        inside = [p for p in order if notes.window is None or live[-1] + 1 - p < notes.window]
+        chosen = set(inside[: policy.budget - policy.sink - recent]) | set(live[: policy.sink]) & set(inside)
         for p in reversed(live):
             if len(chosen) == policy.budget:
                 break
@@ -93,6 +94,16 @@ def test_what_stays_by_hand():
         kept(one, cache_of(nothing), surprisal=torch.tensor([0.0, 9, 8, 0, 7, 0, 6, 0, 0, 0]))
         == [[0, 5, 6, 7, 8, 9]] * 2
     )
+
+
+def test_what_has_left_a_window_is_not_kept():
+    """No row to come sees it, sinks and surprising tokens included; what is missing is filled with the newest."""
+    surprising = torch.tensor([9.0, 0, 1, 8, 0, 7, 0, 0, 6, 0])
+    policy = SirLLM(budget=6, sink=2, recent=2, local=0)
+    got = kept(policy, cache_of(torch.zeros(2, 10)), window=7, surprisal=surprising)  # positions 4 to 9 are in it
+    assert got == [[4, 5, 6, 7, 8, 9]] * 2
+    got = kept(policy, cache_of(torch.zeros(2, 10)), window=8, surprisal=surprising)
+    assert got == [[3, 5, 6, 7, 8, 9]] * 2
 
 
 def test_surprisal_decays_where_tokens_were_evicted():

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from adapters_for_tests import save_adapter
+from models import small_model
 from tiny import save_tiny_model, tiny_model
 from winnow import LLM
 from winnow.errors import MissingExtraError, ModelError, PlanError
@@ -142,8 +144,6 @@ def test_a_damaged_adapter_is_refused(
 
 
 def test_an_adapter_that_lacks_tensors_is_refused_and_leaves_the_model_whole(plain: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     path = Path(shutil.copytree(plain, tmp_path / "adapter")) / "adapter_model.safetensors"
     tensors = load_file(path)
     tensors.pop(min(tensors))
@@ -152,6 +152,34 @@ def test_an_adapter_that_lacks_tensors_is_refused_and_leaves_the_model_whole(pla
     with pytest.raises(ModelError, match="lacks 1 tensors, such as"):
         LLM(model, adapter=tmp_path / "adapter")
     assert torch.equal(LLM(model).logits(IDS), LLM(tiny_model()).logits(IDS))
+
+
+def test_what_is_refused_leaves_the_caller_s_model_whole(plain: Path, shallow: Path, tmp_path: Path) -> None:
+    """Also one of another width, of which peft has put in a part."""
+    model, whole = tiny_model(), LLM(tiny_model()).logits(IDS)
+    for plan, adapter in (("lazyllm(layers=[9], keep=0.5)", plain), ("speed(cutoff=0.75)", shallow)):
+        with pytest.raises(PlanError):
+            LLM(model, adapter=adapter, plan=plan)
+    path = Path(shutil.copytree(plain, tmp_path / "wide")) / "adapter_model.safetensors"
+    save_file({name: torch.cat((each, each), -1).contiguous() for name, each in load_file(path).items()}, path)
+    with pytest.raises(ModelError, match="cannot be loaded into this model"):
+        LLM(model, adapter=tmp_path / "wide")
+    assert not [name for name, _ in model.named_parameters() if "lora" in name]
+    assert torch.equal(LLM(model).logits(IDS), whole)
+    LLM(model, adapter=plain)
+    with pytest.raises(ModelError, match=r"has the adapter .* already; load the model anew"):
+        LLM(model, adapter=plain)
+
+
+def test_an_adapter_of_a_layer_that_is_the_embedding_too_is_refused(tmp_path: Path) -> None:
+    model = small_model("cohere2")
+    adapted = get_peft_model(small_model("cohere2"), LoraConfig(r=2, target_modules=["q_proj", "lm_head"]))
+    adapted.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    before = model.get_input_embeddings().weight.clone()
+    with pytest.raises(ModelError, match="in this model these are one tensor"):
+        LLM(model, adapter=tmp_path / "adapter")
+    assert torch.equal(model.get_input_embeddings().weight, before)
+    assert not [name for name, _ in model.named_parameters() if "lora" in name]
 
 
 @pytest.mark.parametrize("source", ["./nowhere", "a/b/c"])

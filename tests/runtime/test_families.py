@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from covering import covered
 from driving import advance, logits_of
@@ -11,6 +12,7 @@ from models import CONFIGS, HEADS, small_model, stock_logits
 from winnow import LLM, Plan
 from winnow.errors import UnsupportedModelError
 from winnow.runtime.sequence import new_sequence
+from winnow.runtime.shape import shape_of
 
 TOLERANCE = 1e-5
 
@@ -73,6 +75,15 @@ def test_the_model_is_stock_again_afterwards(model, text):
     LLM(model).logits(text)
     torch.testing.assert_close(stock_logits(model, text), before, rtol=0, atol=0)
     assert model.config._attn_implementation == "eager"
+
+
+def test_positions_are_those_that_a_model_was_made_for():
+    """Where YaRN's factor tells, a Llama 3 states them; here as many as its 3.2."""
+    rope = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 32.0, "original_max_position_embeddings": 8192}
+    rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    assert shape_of(LlamaConfig(max_position_embeddings=131072, rope_parameters=rope), 2).max_positions == 131072
+    yarn = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768}
+    assert shape_of(LlamaConfig(max_position_embeddings=40960, rope_parameters=yarn), 2).max_positions == 131072
 
 
 def test_length_dependent_frequencies_are_chosen_per_sequence(device, text):

@@ -24,12 +24,13 @@ ANSWER_TOKENS = 128
 
 def compare(options: Compare) -> int:
     """Answer the same questions under several plans, and by peers; returns the exit code."""
-    plans = with_full(parse_plans(options.plan))
+    given = parse_plans(options.plan)
     asked, tasks = _asked(options)
     peers = Typed(options.peer, options.peer_python)
     if options.peer:
         peers.check(str(parse_device(options.device)), options.threads)
     llm = options.load()
+    plans = with_full(given or [llm.plan])
     model, seed = options.model_name, options.seed
     about = {**environment(llm, model), "adapter": options.adapter, "seed": seed}
     answer = options.max_tokens or ANSWER_TOKENS

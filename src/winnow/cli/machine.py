@@ -16,7 +16,7 @@ def available_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     left = _kilobytes(MEMINFO, "MemAvailable")
     if (limit := _number(GROUP / "memory.max")) is not None:
-        left = min(left, max(0, limit - (_number(GROUP / "memory.current") or 0)))
+        left = min(left, max(0, limit - (_number(GROUP / "memory.current") or 0) + _cached_bytes()))
     return resident_bytes() + left
 
 
@@ -34,6 +34,15 @@ def _kilobytes(path: Path, field: str) -> int:
     """A line of kB in a file of the kernel's, in bytes."""
     [found] = re.findall(rf"^{field}:\s+(\d+) kB$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return 1024 * int(found)
+
+
+def _cached_bytes() -> int:
+    """What the control group holds of files, which gives way to other memory."""
+    try:
+        text = (GROUP / "memory.stat").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    return sum(int(found) for found in re.findall(r"^(?:in)?active_file (\d+)$", text, re.MULTILINE))
 
 
 def _number(path: Path) -> int | None:

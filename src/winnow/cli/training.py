@@ -66,6 +66,8 @@ def train(
         way = f"; go on from {checkpoint.name} with --resume" if checkpoint else " before the first checkpoint"
         print(f"interrupted{way}", file=sys.stderr)
         return INTERRUPTED
+    if not first:
+        return 0
     title, values = told(made)
     table = facts(title, {**values, "files": f"{options.out}: {', '.join(made.files)}"}, "figure")
     record = {**made.record, "out": str(options.out), "files": made.files}

@@ -15,6 +15,7 @@ from winnow.engine.pace import Pace
 from winnow.engine.request import Output, Request
 from winnow.engine.retained import FAR, Kind, Retained, prefix_of
 from winnow.errors import CapacityError, InputError, out_of_memory
+from winnow.parameters import check_whole
 from winnow.plan import Plan
 from winnow.runtime.sequence import Prefix, Sequence
 from winnow.sampling import SamplingParams
@@ -78,13 +79,10 @@ class Engine:
             "max_cache_bytes": max_cache_bytes,
             "max_sequences": max_sequences,
         }
-        for name, value in limits.items():
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise InputError(f"{name}={value!r} must be a whole number of at least 1")
-        if not isinstance(retain_bytes, int) or isinstance(retain_bytes, bool) or retain_bytes < 0:
-            raise InputError(f"retain_bytes={retain_bytes!r} must be a whole number of at least 0")
-        if max_step_s is not None and not max_step_s > 0:
-            raise InputError(f"max_step_s={max_step_s!r} must be above 0")
+        check_whole(**{name: value for name, value in limits.items() if value is not None})
+        check_whole(0, retain_bytes=retain_bytes)
+        if max_step_s is not None and not (isinstance(max_step_s, (int, float)) and max_step_s > 0):
+            raise InputError(f"max_step_s={max_step_s!r} must be a number above 0")
         self._llm, self._progress = llm, progress
         self.max_step_tokens = max_step_tokens or llm.prefill_chunk
         self.max_cache_bytes, self.max_sequences = max_cache_bytes, max_sequences or llm.max_batch

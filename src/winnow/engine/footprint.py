@@ -120,7 +120,7 @@ class Footprints:
         source = None if score is None else score.source
         told = source == "logits" or not self.plan.prompt.identity  # a prompt is shortened before it is computed
         voters = min(self.plan.gates(shape).voters, VOTING_ROWS)
-        rows = max(voters, int(not self.plan.read.identity), self.plan.prefill.looks)
+        rows = max(voters, int(not self.plan.read.identity), self.plan.prefill.looks, min(prompt, self.plan.read.looks))
         if source in ("attention", "repeats") or self.plan.read.whole:
             rows = max(rows, VOTING_ROWS)
         weights = 4 * FLOAT * rows * shape.q_heads * self._longest(prompt)

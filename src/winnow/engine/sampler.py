@@ -82,7 +82,7 @@ class Sampler:
             scores[list(params.logit_bias)] += scores.new_tensor(list(params.logit_bias.values()))
         if params.repetition_penalty != 1:
             seen = torch.tensor([list(self._seen)], device=scores.device)
-            scores = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(seen, scores[None])[0]
+            scores = RepetitionPenaltyLogitsProcessor(float(params.repetition_penalty))(seen, scores[None])[0]
         if self._new and (params.presence_penalty or params.frequency_penalty):
             counts = scores.new_tensor(list(self._new.values()))
             scores[list(self._new)] -= params.presence_penalty + params.frequency_penalty * counts

@@ -63,7 +63,7 @@ class ModelServices:
         return self.decoder.patterns(source)
 
     def head_gates(self, source: str) -> None:
-        load_gates(source, self.decoder.model, self.shape)
+        load_gates(source, self.decoder.model)
 
     def random_heads(self, width: int, seed: int) -> RetainingHeads:
         return self.decoder.random_heads(width, seed)

@@ -22,15 +22,16 @@ def forget_older(folder: Path) -> None:
     for source in sorted(folder.rglob("*.py")):
         known.update(f"{source.relative_to(folder)}\0".encode() + source.read_bytes())
     stamp = folder / "__pycache__" / STAMP
-    if stamp.is_file() and stamp.read_text() == known.hexdigest():
-        return
     try:
+        if stamp.is_file() and stamp.read_text() == known.hexdigest():
+            return
         stamp.parent.mkdir(exist_ok=True)
         for compiled in [*folder.rglob("__pycache__/*.nbi"), *folder.rglob("__pycache__/*.nbc")]:
             compiled.unlink(missing_ok=True)
         # Written whole or not at all: other processes may begin at the same time.
         with tempfile.NamedTemporaryFile("w", dir=stamp.parent, delete=False) as file:
             file.write(known.hexdigest())
+        os.chmod(file.name, 0o644)  # other users of the installation read it, too
         os.replace(file.name, stamp)
     except OSError:  # not permitted, or a file system that is mounted to be read only
         return

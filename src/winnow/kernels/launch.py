@@ -49,8 +49,11 @@ def compile_kernels(device: torch.device, *, packed: bool, layers: bool) -> None
         return
     start = time.perf_counter()
     _say_what_is_compiled()
-    for module in (*MODULES, *[PACKED] * packed, *[LAYERS] * layers):
-        importlib.import_module(f"winnow.kernels.{module}")
+    try:
+        for module in (*MODULES, *[PACKED] * packed, *[LAYERS] * layers):
+            importlib.import_module(f"winnow.kernels.{module}")
+    except RuntimeError as error:  # neither the sources' folder can be written nor the user's
+        raise ModelError(f"{error}; set NUMBA_CACHE_DIR to a folder that can be written") from error
     log.debug("CPU kernels loaded in %.1f s", time.perf_counter() - start)
 
 

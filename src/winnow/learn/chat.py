@@ -118,6 +118,8 @@ def _plain(row: dict[str, Any], tokenizer: "PreTrainedTokenizerBase", where: str
     if tokenizer.eos_token_id is None:
         raise InputError(f"{where}: the tokenizer has no end token, so an answer would never end; give it an eos_token")
     prompt: Any = tokenizer(row["prompt"], verbose=False)["input_ids"]
+    if not prompt:
+        raise InputError(f"{where}: the prompt is empty, and an answer's first token follows one; begin the text in it")
     answer: Any = tokenizer(row["answer"], add_special_tokens=False, verbose=False)["input_ids"]
     ids = array("i", [*prompt, *answer, tokenizer.eos_token_id])
     return Conversation(ids, (Turn(len(prompt) - 1, len(prompt), len(ids)),), None, where)

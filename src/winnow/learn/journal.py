@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from winnow.errors import ModelError
 from winnow.learn.directory import CHECKPOINT, COMPLETE
 from winnow.learn.learner import Learner
+from winnow.models.files import save_tensors
 
 STATE, LOG = "state.safetensors", "log.jsonl"
 
@@ -47,7 +48,7 @@ def save_checkpoint(out: Path, learner: Learner, journal: Journal) -> None:
     shutil.rmtree(place, ignore_errors=True)
     older = list(out.glob(f"{CHECKPOINT}*"))
     place.mkdir()
-    save_file({name: each.cpu().contiguous() for name, each in learner.state().items()}, place / STATE)
+    save_tensors({name: each.cpu().contiguous() for name, each in learner.state().items()}, place / STATE)
     half = place / f"{COMPLETE}.part"
     journal.save(half)
     half.rename(place / COMPLETE)

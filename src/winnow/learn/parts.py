@@ -47,7 +47,7 @@ def train_parts(
     held_out = Samples([], {}) if validation is None else parts.read(validation)
     about = {**samples.about, "validation": held_out.about} if held_out.about else samples.about
     config = parts.config()
-    base = {"name": config.base, "fingerprint": config.fingerprint}
+    base = {"name": config.base, "fingerprint": config.fingerprint, "dtype": str(llm.model.dtype)}
     if (adapter := adapter_name(llm.model)) is not None:
         base["adapter"] = adapter
     record = metadata(parts.plan, llm.decoder.shape.layers, base, recipe, about, libraries=LIBRARIES)

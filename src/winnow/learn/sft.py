@@ -93,7 +93,7 @@ def train_speed(
     if not resume:
         check_fresh(out)
     _check(model, tokenizer, policy, recipe)
-    base = {"name": base_name(model), "fingerprint": fingerprint(model)}
+    base = {"name": base_name(model), "fingerprint": fingerprint(model), "dtype": str(model.dtype)}
     origin = Origin.of(begin, teacher, model, base["fingerprint"], recipe.lora)
     longest = recipe.length or decoder.shape.max_positions
     read, about = _read(data, tokenizer, longest, policy, decoder)

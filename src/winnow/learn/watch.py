@@ -44,8 +44,8 @@ class Watch(TrainerCallback):
     ) -> None:
         self._begin = self._saved = time.monotonic()
         if state.global_step and self.log.is_file():
-            lines = [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
-            self.lines = [line for line in lines if line["step"] <= state.global_step]
+            whole = [line for line in self.log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+            self.lines = [told for line in whole if (told := json.loads(line))["step"] <= state.global_step]
         if state.is_world_process_zero:
             self.log.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
         if not state.global_step:

@@ -1,14 +1,17 @@
 """Files of a model, read within bounds. Whatever a directory holds, nothing of it is run and no pickle is read."""
 
+import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
 from winnow.errors import ModelError, UnsupportedModelError
 
@@ -42,6 +45,14 @@ def find_part(source: str | Path, kind: str, file: str) -> Path:
     """
     places = (Path(source), asset(str(source)), asset(f"{source}-{kind}"))
     return next((place for place in places if is_directory(place) and (place / file).is_file()), places[0])
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a file of tensors. Raises OSError, as when the disk is full."""
+    try:
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as error:  # what it makes of an OSError
+        raise OSError(errno.EIO, str(error), str(path)) from error
 
 
 def is_converted(directory: Path) -> bool:

@@ -38,13 +38,13 @@ VERBS = ("prompt", "compute", "keep", "prefill", "read", "store")
 @dataclasses.dataclass(frozen=True)
 class LayerContext:
     """A layer to a policy. index: from 0 on, of `layers`; window: its sliding window in tokens, None for none;
-    kv_heads: how many it has; whole: the layers without a sliding window, None: all."""
+    kv_heads: how many it has; windows: those of all layers, None where no layer has one."""
 
     index: int
     layers: int
     window: int | None
     kv_heads: int = 1
-    whole: tuple[int, ...] | None = None
+    windows: tuple[int | None, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +66,9 @@ class ModelShape:
     @cached_property
     def contexts(self) -> tuple[LayerContext, ...]:
         """Per layer."""
-        whole = tuple(layer for layer, window in enumerate(self.windows) if window is None)
         return tuple(
-            LayerContext(layer, self.layers, window, self.kv_heads, whole) for layer, window in enumerate(self.windows)
+            LayerContext(layer, self.layers, window, self.kv_heads, self.windows)
+            for layer, window in enumerate(self.windows)
         )
 
     @property

@@ -197,8 +197,11 @@ def load_adapter(model: PreTrainedModel, directory: Path, name: str) -> Trained:
 
     Sums are rounded once, to the model's dtype. name: of the adapter, as `asked_name` has it.
 
-    Raises ModelError where it is damaged, cannot be merged, or was trained on another model.
+    Raises ModelError where it is damaged, cannot be merged, or was trained on another model, and where the model has
+    one already: then it would be merged into what that has made of it.
     """
+    if (before := adapter_name(model)) is not None:
+        raise ModelError(f"this model has the adapter {before} already; load the model anew for {name}")
     without = fingerprint(model)
     record = record_for(model, without, directory, name)
     (attach if is_packed(model) else _merge)(model, directory)
@@ -208,9 +211,13 @@ def load_adapter(model: PreTrainedModel, directory: Path, name: str) -> Trained:
 
 def _merge(model: PreTrainedModel, directory: Path) -> None:
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+    from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils import load_peft_weights
 
     settings = read_object(directory / ADAPTER)
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    first, last = (getattr(each, "weight", None) for each in ends)
+    tied = first if first is last else None
     if settings.get("megatron_config"):  # peft would import the module that megatron_core names
         raise ModelError(f"{directory}: the adapter is for Megatron, which Winnow does not run")
     try:
@@ -222,10 +229,20 @@ def _merge(model: PreTrainedModel, directory: Path) -> None:
             warnings.simplefilter("ignore", FutureWarning)  # of peft about transformers
             adapted = PeftModel.from_pretrained(model, str(directory))
     except (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+        for layer, module in list(model.named_modules()):  # what peft has put in before it failed
+            if isinstance(module, BaseTunerLayer):
+                model.set_submodule(layer, module.get_base_layer())
         raise ModelError(f"{directory}: the adapter cannot be loaded into this model: {_first(error)}") from error
     if missing := get_peft_model_state_dict(adapted, save_embedding_layers=False).keys() - weights.keys():
         adapted.unload()
         raise ModelError(f"{directory}: the adapter lacks {len(missing)} tensors, such as {min(missing)}")
+    layers = [module.get_base_layer() for module in adapted.modules() if isinstance(module, BaseTunerLayer)]
+    if tied is not None and any(getattr(layer, "weight", None) is tied for layer in layers):
+        adapted.unload()
+        raise ModelError(
+            f"{directory}: the adapter changes the embeddings or the output layer, and in this model these are one "
+            "tensor, so that both would change; train it without them"
+        )
     adapted.merge_and_unload()
 
 

@@ -1,6 +1,6 @@
 """The public face: a model, a plan, prompts in, completions out."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, Unpack
@@ -21,9 +21,11 @@ from winnow.engine.whole import forward_pass, surprisals
 from winnow.errors import InputError, ModelError, PlanError
 from winnow.kernels.launch import check_process
 from winnow.models.packed import is_packed
+from winnow.parameters import check_whole
 from winnow.plan import Plan
+from winnow.policies.base import ModelShape
 from winnow.reading import check_text
-from winnow.runtime.adapters import asked_name, find_adapter, load_adapter, trained_in
+from winnow.runtime.adapters import Trained, asked_name, find_adapter, load_adapter, trained_in
 from winnow.runtime.convolutions import Convolutions
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
@@ -32,6 +34,7 @@ from winnow.runtime.heads import RetainingHeads
 from winnow.runtime.indexers import Indexers
 from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, load, move, rounded_copy
 from winnow.runtime.observer import Observer
+from winnow.runtime.shape import shape_of
 from winnow.runtime.truncate import Part, check_part, cut, start_of_text
 from winnow.sampling import SamplingParams
 
@@ -100,8 +103,7 @@ class LLM:
         progress: Callable[[int, int], None] = lambda values, total: None,
     ) -> None:
         check_process()
-        if (prefill_chunk is not None and prefill_chunk < 1) or max_batch < 1:
-            raise InputError(f"prefill_chunk={prefill_chunk} and max_batch={max_batch} must be at least 1")
+        check_whole(max_batch=max_batch, **{} if prefill_chunk is None else {"prefill_chunk": prefill_chunk})
         if weights not in WEIGHTS:
             raise InputError(f"weights={weights!r} is unknown; use {', '.join(WEIGHTS)}")
         wanted, kind = None if plan is None else Plan.parse(plan), parse_dtype(dtype)
@@ -125,6 +127,8 @@ class LLM:
         else:
             raise ModelError(f"a model is a name, a directory or a PreTrainedModel, not a {type(model).__name__}")
         if adapter is not None and found_adapter is not None:
+            if wanted is not None:  # before anything is merged into a model that may be the caller's
+                check_plan(wanted, shape_of(self.model.config, self.model.dtype.itemsize), trained_in(found_adapter))
             self.trained = load_adapter(self.model, found_adapter, asked_name(adapter))
         self.decoder = Decoder(self.model, deterministic=deterministic)
         if heads is not None:
@@ -252,6 +256,8 @@ class LLM:
 
         content: text, or a list of parts {"type": "text", "text": ...}, which are joined.
         """
+        if isinstance(messages, (str, Mapping)):
+            raise InputError('messages must be a list of {"role": ..., "content": ...}, or several of them')
         several = bool(messages) and not isinstance(messages[0], dict)
         conversations: Any = messages if several else [messages]
         return self.generate([self.render(conversation) for conversation in conversations], params, plan=plan)
@@ -289,7 +295,8 @@ class LLM:
                 raise PlanError(f"logits of a whole forward are for the full plan; give decode_from to run {chosen}")
             hidden = torch.cat(list(forward_pass(self.decoder, tokens, self.prefill_chunk)))
             return logits_of(self.decoder, hidden).clone()
-        if not 1 <= decode_from <= len(tokens):
+        check_whole(decode_from=decode_from)
+        if decode_from > len(tokens):
             raise InputError(f"decode_from={decode_from} must be between 1 and the {len(tokens)} tokens given")
         prompt, fed = tokens[:decode_from], tokens[decode_from:]
         with self.session(plan=chosen, max_tokens=len(fed) + 1) as session:
@@ -304,8 +311,7 @@ class LLM:
         plan: instead of the model's. observer: told what happens in every layer. Raises PlanError, and what the plan
         lacks on this model, before any work.
         """
-        if max_tokens < 1:
-            raise InputError(f"max_tokens={max_tokens} must be at least 1")
+        check_whole(max_tokens=max_tokens)
         return Session(self, self.prepare(plan), max_tokens, observer)
 
     def surprisals(self, ids: Sequence[int]) -> Iterator[Tensor]:
@@ -364,9 +370,7 @@ class LLM:
 
     def _plan(self, plan: str | Plan | None) -> Plan:
         chosen = self.plan if plan is None else Plan.parse(plan)
-        chosen.validate(self.decoder.shape)
-        if self.trained is not None:
-            self.trained.check(chosen, self.decoder.shape)
+        check_plan(chosen, self.decoder.shape, self.trained)
         return chosen
 
     def _request(
@@ -432,6 +436,13 @@ def _checked(params: Any) -> SamplingParams:
     if not isinstance(params, SamplingParams):
         raise InputError(f"params must be SamplingParams, not a {type(params).__name__}; write SamplingParams(...)")
     return params
+
+
+def check_plan(plan: Plan, shape: ModelShape, trained: Trained | None) -> None:
+    """Raise PlanError where a plan is not valid for a model, or it computes a prompt otherwise than was trained."""
+    plan.validate(shape)
+    if trained is not None:
+        trained.check(plan, shape)
 
 
 def _message(message: Any, index: int) -> Message:

@@ -49,9 +49,8 @@ class QueriesSeen:
         covariance = squares / count
         if rope is None:
             return Moments(mean, covariance)
-        places = torch.arange(first, first + self.which.ahead, device=mean.device)
-        turned = rope.average(mean[:, None], places)[:, 0]
-        return Moments(turned, rope.average(rope.average(covariance, places).mT.contiguous(), places))
+        turn = rope.averaged(range(first, first + self.which.ahead), mean.device)
+        return Moments(turn(mean[:, None])[:, 0], turn(turn(covariance).mT.contiguous()))
 
     @property
     def nbytes(self) -> int:

@@ -20,6 +20,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from winnow.runtime.families import rope_types
 from winnow.runtime.shape import rope_parameters
 
+AVERAGED = 1024  # rope positions whose rotations are made at once, where only their mean is wanted
 Frequencies = dict[str | None, Any]  # per layer type: what the family's rotary module reads `inv_freq` from
 
 
@@ -116,8 +117,13 @@ class LayerRope:
         rows = keys[None] if len(places) == 1 else keys.flatten(0, 1)[None, None]
         return self.rotary.rotate(rows, (cos, sin)).reshape(keys.shape)
 
-    def average(self, x: Tensor, places: Tensor) -> Tensor:
-        """x [heads, rows, head_dim], float32, rotated at each of some rope positions [places]: the mean over them."""
-        tables = self.rotary.tables(self.frequencies, places)[self.kind]
-        cos, sin = (each.float().mean(1, keepdim=True) for each in tables)  # rotation is linear in both
-        return self.rotary.rotate(x[None], (cos, sin))[0]
+    def averaged(self, places: range, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """What rotates x, [heads, rows, head_dim] float32, at each of some rope positions: to the mean over them."""
+        sums: list[Tensor] = []
+        for start in range(places.start, places.stop, AVERAGED):  # so that what is made does not grow with them
+            part = torch.arange(start, min(start + AVERAGED, places.stop), device=device)
+            tables = self.rotary.tables(self.frequencies, part)[self.kind]
+            found = [each.float().sum(1, keepdim=True) for each in tables]
+            sums = [mine + more for mine, more in zip(sums, found, strict=True)] if sums else found
+        cos, sin = (each / len(places) for each in sums)  # rotation is linear in both
+        return lambda x: self.rotary.rotate(x[None], (cos, sin))[0]

@@ -49,6 +49,7 @@ def _max_positions(config: Any) -> int:
     for kind, name in rope_types(config).items():
         rope = rope_parameters(config, kind)
         original = stated if name == "dynamic" else rope.get("original_max_position_embeddings")
-        if original and rope.get("factor"):
+        # Llama 3's factor is of frequencies: what its models were made for is what they state.
+        if original and rope.get("factor") and name != "llama3":
             limits.append(int(rope["factor"] * original))
     return max(limits)

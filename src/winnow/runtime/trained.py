@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from winnow.errors import ModelError
-from winnow.models.files import read_object
+from winnow.models.files import read_object, save_tensors
 from winnow.models.finite import check_finite
 from winnow.runtime.adapters import base_name, dtype_hint, fingerprint
 
@@ -51,7 +51,7 @@ class Kind:
         """Write the tensors and `config.json`."""
         place = Path(directory)
         place.mkdir(parents=True, exist_ok=True)
-        save_file({name: each.detach().cpu().contiguous() for name, each in tensors.items()}, place / self.weights)
+        save_tensors({name: each.detach().cpu().contiguous() for name, each in tensors.items()}, place / self.weights)
         text = json.dumps(dataclasses.asdict(config), ensure_ascii=False, indent=2)
         (place / CONFIG).write_text(text + "\n", encoding="utf-8")
 

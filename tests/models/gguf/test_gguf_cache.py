@@ -17,7 +17,8 @@ from gguf_files import TOKENS
 from gguf_models import write_model
 from models import stock_logits
 from winnow import LLM
-from winnow.errors import ModelError
+from winnow.errors import InputError, ModelError
+from winnow.models import files
 from winnow.models.gguf import cache, directory, load
 from winnow.models.gguf.load import import_gguf
 
@@ -50,6 +51,39 @@ def model_of(path: Path) -> PreTrainedModel:
 
 def logits(path: Path) -> torch.Tensor:
     return stock_logits(model_of(path), IDS)
+
+
+def test_a_folder_that_cannot_be_searched_is_one_that_cannot_be_written(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the home of root is for another user."""
+    expected, status = logits(file), os.stat
+
+    def refused(path: object, *given: object, **options: object) -> os.stat_result:
+        if "/locked/" in str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return status(path, *given, **options)  # type: ignore[arg-type]
+
+    def closed(*given: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setenv("WINNOW_CACHE", "/locked/cache")
+    monkeypatch.setattr(os, "stat", refused)
+    monkeypatch.setattr(load, "import_gguf", closed)
+    assert torch.equal(logits(file), expected)
+    [line] = warnings_in(caplog)
+    assert "m.gguf cannot be kept converted (/locked/cache/gguf: Permission denied)" in line
+
+
+def test_no_home_is_one_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("WINNOW_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    with pytest.raises(InputError, match=r"Could not determine home directory.*; set WINNOW_CACHE"):
+        model_of(file)
 
 
 def no_conversion(*arguments: object) -> None:
@@ -195,7 +229,7 @@ def test_a_full_disk(file: Path, home: Path, monkeypatch: pytest.MonkeyPatch, ca
     def full(*arguments: object, **settings: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for where, name in ((directory, "save_file"), (directory.os, "rename"), (directory.tempfile, "mkdtemp")):
+    for where, name in ((files, "save_file"), (directory.os, "rename"), (directory.tempfile, "mkdtemp")):
         with monkeypatch.context() as patch:
             patch.setattr(where, name, full)
             caplog.clear()

@@ -60,6 +60,7 @@ def fuse(log_f: Tensor, log_r: Tensor, weight: Tensor, fusion: Fusion) -> Tensor
 
 def highest_near(scores: Tensor, reach: int) -> Tensor:
     """The highest of the scores [kv_heads, candidates] within `reach` positions of each candidate."""
+    reach = min(reach, scores.shape[1])
     return max_pool1d(scores[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]
 
 

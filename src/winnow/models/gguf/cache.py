@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import ModelError
+from winnow.errors import InputError, ModelError
 from winnow.models.gguf.directory import FORMAT, read_record
 
 BLOCK = 1 << 22
@@ -24,7 +24,12 @@ def cache_home() -> Path:
     if own := os.environ.get("WINNOW_CACHE"):
         return Path(own)
     xdg = os.environ.get("XDG_CACHE_HOME")
-    return (Path(xdg) if xdg and Path(xdg).is_absolute() else Path.home() / ".cache") / "winnow"
+    if xdg and Path(xdg).is_absolute():
+        return Path(xdg) / "winnow"
+    try:
+        return Path.home() / ".cache" / "winnow"
+    except RuntimeError as error:  # no HOME, and a user without an entry
+        raise InputError(f"where converted files are to be kept is not known ({error}); set WINNOW_CACHE") from error
 
 
 def entry_of(path: Path) -> Path:

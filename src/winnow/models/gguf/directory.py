@@ -5,7 +5,6 @@ packed.json           what each tensor is: {"format", "source": {"name", "sha256
                       "tensors": {name: {"type"} or {"type", "kind", "minima", "columns", "rows"}}}
 """
 
-import errno
 import json
 import os
 import shutil
@@ -15,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from winnow.errors import ModelError
 from winnow.kernels.packed import KINDS, PackedWeight
-from winnow.models.files import PACKED, read_object
+from winnow.models.files import PACKED, read_object, save_tensors
 from winnow.models.gguf.convert import SHARD, Held
 
 FORMAT = 3  # of packed.json and of what the converter makes: a file converted by another is converted again
@@ -63,10 +61,7 @@ def _write_tensors(made: Path, tensors: Iterable[tuple[str, Held]]) -> dict[str,
 
     def flush() -> None:
         nonlocal shards
-        try:
-            save_file(waiting, made / f"model-{shards:05d}.safetensors", metadata={"format": "pt"})
-        except SafetensorError as error:  # what it makes of a full disk
-            raise OSError(errno.EIO, str(error), str(made)) from error
+        save_tensors(waiting, made / f"model-{shards:05d}.safetensors")
         waiting.clear()
         shards += 1
 

@@ -1,6 +1,7 @@
 """A model from a GGUF file, or from a directory that was made of one."""
 
 import logging
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def load_gguf(path: Path, dtype: torch.dtype, *, dense: bool, progress: Progress
     header = read_header(path)  # before the file is hashed: it may be none, or never end
     config_of(header)  # likewise: it may be of an architecture that is not supported
     entry = entry_of(path)
-    if entry.is_dir():
+    if os.path.isdir(entry):  # False, where Path raises, in a folder that cannot be searched
         try:
             return load_directory(entry, dtype, dense=dense)
         except ModelError as error:

@@ -101,9 +101,11 @@ class FastKV(ComputePolicy):
         others = survivors(tokens, self.keep, self.window) - self.window
         if others >= tokens - self.window:
             return None
-        ahead, behind = sides(self.kernel, self.before)
+        ranked = votes[: -self.window]
+        # No more neighbours than there are: a mean over more is smaller, by the same factor for all.
+        ahead, behind = (min(side, len(ranked)) for side in sides(self.kernel, self.before))
         pool, beyond = (avg_pool1d, 0.0) if self.pooling == "avg" else (max_pool1d, -torch.inf)
-        pooled = pool(pad(votes[: -self.window], (behind, ahead), value=beyond)[None], self.kernel, stride=1)[0]
+        pooled = pool(pad(ranked, (behind, ahead), value=beyond)[None], ahead + behind + 1, stride=1)[0]
         pooled[: self.sink] = torch.inf
         chosen = pooled.sort(descending=True, stable=True).indices[:others]
         return torch.cat((chosen.sort().values, torch.arange(tokens - self.window, tokens, device=votes.device)))

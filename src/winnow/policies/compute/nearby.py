@@ -46,6 +46,8 @@ def best_nearby(votes: Tensor, among: Tensor, kernel: int, before: int) -> Tenso
     them: those that it stands before, and after, by no more than `sides` says; the others' are left as they are."""
     if kernel == 1 or not bool(among.any()):
         return votes
-    best, (ahead, behind) = votes.clone(), sides(kernel, before)
-    best[among] = max_pool1d(pad(votes[among], (behind, ahead), value=-math.inf)[None], kernel, stride=1)[0]
+    best, mine = votes.clone(), votes[among]
+    ahead, behind = (min(side, len(mine)) for side in sides(kernel, before))  # no more than there are
+    padded = pad(mine, (behind, ahead), value=-math.inf)
+    best[among] = max_pool1d(padded[None], ahead + behind + 1, stride=1)[0]
     return best

@@ -40,8 +40,8 @@ class Budgeted(KeepPolicy):
 
     budget: units per KV head that a layer keeps.
     chunk: prompt tokens from one eviction to the next; None: one eviction, when the prompt is there (but for `local`).
-    local: last tokens of a prompt that stay beside the budget, whole; None: 100, or all but one of a shorter prompt.
-        Of a prompt that is shortened before the model sees it, never more than all but one.
+    local: last tokens of a prompt that stay beside the budget, whole; None: 100, but no more than the budget
+        and all but one of the prompt, also of one that is shortened before the model sees it.
     positions: "compact": a unit is rotated at its place among the units that its head has kept, so that a prompt may be
         longer than the model's positions; "original": at its place in the text.
     decode_chunk: new tokens from one eviction to the next; None: none after the prompt. With compact positions a step
@@ -106,7 +106,11 @@ class Budgeted(KeepPolicy):
         return min(min(LOCAL, self.budget) if self.local is None else self.local, prompt - 1)
 
     def pattern(self, layer: LayerContext) -> All:
-        return HELD if layer.window is None or layer.window > self.budget else ALL
+        return HELD if self._holds(layer.window) else ALL
+
+    def _holds(self, window: int | None) -> bool:
+        """Whether a layer of such a window keeps a budget, instead of the window."""
+        return window is None or window > self.budget
 
     @property
     def ragged(self) -> bool:
@@ -119,14 +123,17 @@ class Budgeted(KeepPolicy):
         layer l of L keeps b(l), where b = budget - f, last = max(1, b // 20) and first = 2 b - last, but no more than
         the prompt has beside its tail and these, and last then 2 b - first:
         b(l) = first - l (first - last) // (L - 1) in the lower half, and 2 b - b(L - 1 - l) in the upper one. So the
-        layers keep L budget units together, as they do when each has the budget.
+        layers keep L budget units together, as they do when each has the budget. Layers that keep a window are none of
+        these.
         """
-        if self.by_layer == "uniform" or layer.layers == 1:
+        windows = layer.windows or [None] * layer.layers
+        own, layers = (sum(map(self._holds, part)) for part in (windows[: layer.index], windows))
+        if self.by_layer == "uniform" or layers == 1:
             return self.budget
         fixed, first, last = self._slope(layer, prompt)
-        nearest = min(layer.index, layer.layers - 1 - layer.index)
-        step = nearest * (first - last) // (layer.layers - 1)
-        return fixed + (first - step if layer.index == nearest else last + step)
+        nearest = min(own, layers - 1 - own)
+        step = nearest * (first - last) // (layers - 1)
+        return fixed + (first - step if own == nearest else last + step)
 
     def _slope(self, layer: LayerContext, prompt: int) -> tuple[int, int, int]:
         """Of a pyramid: units that every layer keeps, and how many others the first and the last layer keep."""

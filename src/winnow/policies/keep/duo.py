@@ -74,11 +74,11 @@ class Duo(KeepPolicy):
 
     def validate(self, shape: ModelShape) -> None:
         heads = shape.layers * shape.kv_heads
-        self.require(
-            not isinstance(self.gates, tuple) or len(self.gates) == heads,
-            f"gates has {len(self.gates or ())} numbers, and the model {shape.layers} layers of {shape.kv_heads} KV "
-            f"heads; give {heads}",
-        )
+        has, given = f"the model {shape.layers} layers of {shape.kv_heads} KV heads", len(self._known or ())
+        if isinstance(self.gates, str):
+            way = "use its own, which are trained by: winnow train duo"
+            self.require(given == heads, f"gates={self.gates!r} holds gates of {given} heads, and {has}; {way}")
+        self.require(self._known is None or given == heads, f"gates has {given} numbers, and {has}; give {heads}")
 
     def prepare(self, services: Services, ids: list[int] | None) -> None:
         if isinstance(self.gates, str):
@@ -93,7 +93,7 @@ class Duo(KeepPolicy):
 
     def retrieval(self, layer: LayerContext) -> list[bool]:
         """Which KV heads of a layer keep everything."""
-        layers = range(layer.layers) if layer.whole is None else layer.whole
+        layers = [at for at, window in enumerate(layer.windows or [None] * layer.layers) if window is None]
         heads = [(head, at) for head in range(layer.kv_heads) for at in layers]
         gates = dict.fromkeys(heads, 0.0)
         if (known := self._known) is not None:

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from winnow.parameters import Count, Natural
+from winnow.policies.base import ModelShape
 from winnow.policies.keep.base import Moment, Moments, Queries, Score
 from winnow.policies.keep.budgeted import Budgeted, ByHead, ByLayer, Positions, Weigh
+
+AHEAD = 512  # kvpress's default
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class ExpectedAttention(Budgeted):
     chunk: prompt tokens from one eviction to the next; None: a single one.
     sink: first units that stay, inside the budget, and first positions whose queries do not count.
     ahead: rope positions that are averaged over.
-    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    local: last tokens of the prompt that stay beside the budget; None: 100, but no more than the budget and all but
+        one of the prompt.
     positions: "original": keys are rotated at their places in the text, and the next positions are those behind the
         last token; "compact": at their places among the units held, the next ones being behind these, and a prompt may
         be longer than the model's positions.
@@ -55,7 +59,7 @@ class ExpectedAttention(Budgeted):
     budget: Count = 1024
     chunk: Count | None = 512
     sink: Natural = 4
-    ahead: Count = 512
+    ahead: Count = AHEAD
     local: Natural | None = None
     positions: Positions = "original"
     decode_chunk: Count | None = None
@@ -74,6 +78,10 @@ class ExpectedAttention(Budgeted):
             f"sink={self.sink} must be below budget={self.budget}, of which it is a part; otherwise no unit is kept "
             "for its score",
         )
+
+    def validate(self, shape: ModelShape) -> None:
+        most = max(AHEAD, shape.max_positions)
+        self.require(self.ahead <= most, f"ahead={self.ahead} is more than the model has positions; use up to {most}")
 
     @property
     def score(self) -> Score:

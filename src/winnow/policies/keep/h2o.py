@@ -20,7 +20,8 @@ class H2O(Budgeted):
     chunk: prompt tokens from one eviction to the next; None: a single one, with full attention over the prompt before
         it, as in the authors' code.
     recent: newest units that always stay, inside the budget; None: half of the budget, as in the paper.
-    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    local: last tokens of the prompt that stay beside the budget; None: 100, but no more than the budget and all but
+        one of the prompt.
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text. The authors' code has both.
     decode_chunk: new tokens from one eviction to the next, 1 in the authors' code; None: none is evicted after the

@@ -18,7 +18,8 @@ class Knorm(HeadByHead):
 
     budget: units per KV head that a layer keeps, in tokens.
     chunk: prompt tokens from one eviction to the next; None: a single one, as in the authors' code.
-    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    local: last tokens of the prompt that stay beside the budget; None: 100, but no more than the budget and all but
+        one of the prompt.
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text, as in the authors' code.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.

@@ -29,7 +29,8 @@ class LagKV(Budgeted):
     chunk: prompt tokens from one eviction to the next; None: a single one.
     sink: first units that stay, inside the budget.
     lag: units of a partition.
-    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    local: last tokens of the prompt that stay beside the budget; None: 100, but no more than the budget and all but
+        one of the prompt.
     positions: "original": keys are rotated at their places in the text, as in the authors' code; "compact": at their
         places among the units held, and a prompt may be longer than the model's positions.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.

@@ -27,7 +27,8 @@ class Locret(ScoredByHeads, Budgeted):
     sink: first units that stay in every head whatever their score, inside the budget; 0: none, as in the paper. The
         authors' code has a line for it that is switched off.
     stabilizers: newest units that stay while the prompt goes on, inside the budget; None: a quarter of the budget.
-    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    local: last tokens of the prompt that stay beside the budget; None: 100, but no more than the budget and all but
+        one of the prompt.
     positions: "compact": rope positions are places among the kept units, as in the authors' code, and a prompt may be
         longer than the model's positions; "original": places in the text.
     heads: a directory or bundled name of retaining heads; None: the LLM's own, or the bundled ones of this model.

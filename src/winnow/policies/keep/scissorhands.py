@@ -25,7 +25,8 @@ class Scissorhands(Budgeted):
     window: last rows before an eviction whose attention counts; where the eviction before is nearer than that, only
         the rows since then.
     recent: newest units that always stay, inside the budget.
-    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    local: last tokens of the prompt that stay beside the budget; None: 100, but no more than the budget and all but
+        one of the prompt.
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.

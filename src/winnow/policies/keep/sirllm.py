@@ -31,7 +31,8 @@ class SirLLM(Budgeted):
         which has none. "repeat": what the authors' code computes, -ln P(the token before it, once more), and the
         highest value of the chunk for the first token of each chunk.
     decay: what the surprisal of all tokens held is multiplied by after every eviction, above 0 and at most 1.
-    local: last tokens of the prompt that stay beside the budget; None: 100, or all but one of a shorter prompt.
+    local: last tokens of the prompt that stay beside the budget; None: 100, but no more than the budget and all but
+        one of the prompt.
     positions: "compact": rope positions are places among the kept units, as in the authors' code, and a prompt may be
         longer than the model's positions; "original": places in the text.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt.
@@ -88,11 +89,16 @@ class SirLLM(Budgeted):
 
     def choose(self, cache: LayerCache, moment: Moment, beside: int, kept: int) -> Tensor:
         scores = cache.live_scores()[0]
+        seen = torch.ones_like(scores, dtype=torch.bool)  # by rows to come: where there is a window, what is in it
+        if moment.layer.window is not None:
+            seen = cache.live_positions().expand(cache.kv_heads, -1)[0] > moment.known - moment.layer.window
+            scores = scores.masked_fill(~seen, -torch.inf)
         # Stable: the first token of a chunk may share its highest value, and the older of the two goes first.
         order = scores.argsort(descending=True, stable=True)
         stays = torch.zeros_like(scores, dtype=torch.bool)
         stays[order[: kept - self._stay]] = True
         stays[: self.sink] = True
+        stays &= seen
         places = torch.arange(len(scores), device=scores.device)
         return places.masked_fill(stays, len(scores)).topk(kept).indices.sort().values
 

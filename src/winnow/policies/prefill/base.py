@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from winnow.kernels.sparse import Cells
 from winnow.policies.base import Policy, Services
 
+Block = Annotated[int, Interval(ge=1, le=4096)]  # what is made of one grows with its square, however short a text is
 TOGETHER = 32  # rows whose attention to all units is looked at together
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from winnow.kernels.sparse import Cells
 from winnow.parameters import Count, Natural, Share
 from winnow.policies.base import Services
-from winnow.policies.prefill.base import Chooser, Chunked, Piece, pooled
+from winnow.policies.prefill.base import Block, Chooser, Chunked, Piece, pooled
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FlexPrefill(Chunked):
     gamma: Share = 0.9
     tau: Annotated[float, Ge(0)] = 0.1
     min_budget: Natural = 512
-    block: Count = 128
+    block: Block = 128
     chunk: Count = 2048
 
     name = "flexprefill"

@@ -12,7 +12,7 @@ from torch import Tensor
 from winnow.kernels.sparse import Cells
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import Services
-from winnow.policies.prefill.base import Chooser, Chunked, Piece, best, pooled
+from winnow.policies.prefill.base import Block, Chooser, Chunked, Piece, best, pooled
 
 Kind = Literal["vertical_slash", "a_shape", "block_sparse"]
 PATTERNS = get_args(Kind)
@@ -64,7 +64,7 @@ class MInference(Chunked):
     blocks: Count = 100
     sink: Natural = 30
     near: Natural = 100
-    block: Count = 64
+    block: Block = 64
     chunk: Count = 2048
     heads: str | None = None
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from winnow.kernels.sparse import Cells
 from winnow.parameters import Count, Share
 from winnow.policies.base import Services
-from winnow.policies.prefill.base import Blocked, Chooser, Piece
+from winnow.policies.prefill.base import Block, Blocked, Chooser, Piece
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class XAttention(Blocked):
 
     threshold: Share = 0.9
     stride: Count = 16
-    block: Count = 128
+    block: Block = 128
 
     name = "xattention"
     source = "arXiv:2503.16428, section 2"

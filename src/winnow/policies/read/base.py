@@ -276,6 +276,11 @@ class ReadPolicy(Policy):
     def reach(self) -> int | None:
         return None
 
+    @property
+    def looks(self) -> int:
+        """Of so many of a prompt's last rows it looks at how they attend to all units at once."""
+        return 0
+
     # Whether readers are told of the rows that enter layers (`Reader.entered`), which those of all tokens have to.
     by_rows: ClassVar[bool] = False
 

@@ -157,6 +157,10 @@ class SlowFast(ReadPolicy):
                 "trigger='periodic'"
             )
 
+    @property
+    def looks(self) -> int:
+        return self.bootstrap
+
     def bound(self, shape: ModelShape, prompt: int, new: int) -> int:
         heard = min(self.bootstrap, prompt) * (shape.q_heads * shape.unit_bytes // 2 + 8)
         if self.sink + self.budget + self.recent > prompt + new:
