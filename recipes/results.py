@@ -190,7 +190,7 @@ RESULTS_IN_ORDER = (
         *_tested("taught", 2048, 2, picture=False), _compared("taught", "full, smollm2-long"),
     )),
     Result("quality-composed-settings", 20, _quality("composed-settings", "-n 4 -w 1", ON_FOUR)),
-    Result("quality-composed", 80, _tested("composed", 4096, 2)),
+    Result("quality-composed", 80, _tested("composed", 4096, 2, (26, 26))),
     Result("quality-trained-long", 45, (
         "python -m benchmarks quality run {work}/trained-long.jsonl --split test --data {data} -m smollm2 "
         "--plans recipes/quality/trained-long.json -l 4096 -n 100 -w 4 -t niah_single --threads 1",
