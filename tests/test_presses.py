@@ -55,12 +55,17 @@ PAGE = Path(__file__).parents[1] / "docs" / "presses.md"
         ("KnormPress", "full"),
         ("SnapKVPress()", "full"),
         ("BlockPress(KnormPress(0))", "full"),
+        (
+            "CriticalKVPress(KeyRerotationPress(ExpectedAttentionPress(0.5, use_vnorm=False)))",
+            "expected_attention(budget=500, chunk=None, local=0, sink=4, positions='compact', weigh='output')",
+        ),
     ],
 )
 def test_a_press_and_its_plan(press, plan):
     found = translate(press, PROMPT)
     assert found.plan == Plan.parse(plan)
-    assert found.kept == getattr(found.plan.keep, "budget", PROMPT)
+    keep = found.plan.keep
+    assert found.kept == (PROMPT if keep.identity else keep.budget + keep.local)
     assert found.press == press.strip()
 
 
@@ -121,6 +126,11 @@ def test_what_differs_is_said():
         ("SnapKVPress(True)", "compression_ratio=True must be a share"),
         ("SnapKVPress('0.5')", "compression_ratio='0.5' must be a share"),
         ("ExpectedAttentionPress(0.5, use_vnorm=False)", "there is a plan for use_vnorm=True alone, not for False"),
+        ("AdaKVPress(ExpectedAttentionPress(0.5, use_vnorm=False))", "there is a plan for use_vnorm=True alone"),
+        (
+            "BlockPress(KVzipPress(0.5))",
+            r"no plan for BlockPress around KVzipPress\(0.5\), which has a chunk of its own",
+        ),
         ("AdaKVPress(SnapKVPress(0.5), 0.1)", "there is a plan for alpha_safeguard=0.2 alone, not for 0.1"),
         ("CriticalKVPress(SnapKVPress(0.5), 0.0)", "there is a plan for epsilon=0.0001 alone, not for 0.0"),
         ("AdaKVPress()", r"AdaKVPress wraps a press; write it like 'AdaKVPress\(SnapKVPress\(0.75\)\)'"),

@@ -161,7 +161,8 @@ class Plan:
         if prompt > limit:
             raise CapacityError(
                 f"the prompt has {prompt} tokens, more than the model's {limit} positions; shorten it, or from "
-                "Python and the command line say with truncate which part to leave out: head, middle or tail"
+                "Python and the command line say with truncate which part to leave out: head, middle or tail; or take "
+                "a plan under which a text may be longer, such as locret or streaming: winnow fit shows which"
             )
         if prompt + new > limit + 1:
             raise CapacityError(

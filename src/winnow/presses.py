@@ -23,7 +23,8 @@ class Press:
 
     policy: of the same scores; None: it wraps another press. takes: its parameters behind the first, in their order,
     with their defaults. named: the policy's parameters that say the same as some of these; the others have a plan at
-    their defaults alone. sets: what it says besides. note: where the two differ.
+    their defaults alone. sets: what it says besides. note: where the two differ. unweighed: a parameter that comes to
+    nothing where a press around it weighs scores by what units add to the output.
     """
 
     policy: str | None
@@ -31,6 +32,7 @@ class Press:
     named: Mapping[str, str] = field(default_factory=dict)
     sets: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    unweighed: str = ""
 
     @property
     def first(self) -> str:
@@ -67,6 +69,7 @@ PRESSES: dict[str, Press] = {
         "expected_attention",
         {"n_future_positions": 512, "n_sink": 4, "use_covariance": True, "use_vnorm": True, "epsilon": 0.0},
         {"ahead": "n_future_positions", "sink": "n_sink"},
+        unweighed="use_vnorm",
     ),
     "KVzipPress": Press(
         "kvzip",
@@ -176,18 +179,21 @@ def translate(text: str, prompt: int) -> Translation:
     if missing := values.keys() - {each.name for each in fields(policy_named(policy))}:
         raise PlanError(f"there is no plan for {text.strip()}: {policy} has no {', '.join(sorted(missing))}")
     spelled = ", ".join(f"{name}={value!r}" for name, value in values.items())
-    return Translation(text.strip(), Plan.parse(f"{policy}({spelled})"), prompt, kept, notes)
+    left = min(prompt, kept + values["local"])
+    return Translation(text.strip(), Plan.parse(f"{policy}({spelled})"), prompt, left, notes)
 
 
-def _said(node: ast.expr) -> tuple[str, dict[str, Any], float, tuple[str, ...]]:
-    """What a press comes to: a policy, its parameters but the budget, the share that goes, and notes."""
+def _said(node: ast.expr, weighed: bool = False) -> tuple[str, dict[str, Any], float, tuple[str, ...]]:
+    """What a press comes to: a policy, its parameters but the budget, the share that goes, and notes. weighed: whether
+    a press around it weighs its scores by what units add to the output."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         raise PlanError(f"{ast.unparse(node)!r} is not a press; write it like 'SnapKVPress(0.75)'")
     name, press = node.func.id, _known(node.func.id)
     values = _values(name, press, node)
     inner = values.pop(press.first, None)
     for key, default in press.takes.items():
-        if key not in press.named.values() and values.get(key, default) != default:
+        free = key in press.named.values() or (weighed and key == press.unweighed)
+        if not free and values.get(key, default) != default:
             raise PlanError(
                 f"{name}: there is a plan for {key}={default!r} alone, not for {values[key]!r}; leave it out"
             )
@@ -196,7 +202,12 @@ def _said(node: ast.expr) -> tuple[str, dict[str, Any], float, tuple[str, ...]]:
     if press.policy is None:
         if inner is None:
             raise PlanError(f"{name} wraps a press; write it like '{name}(SnapKVPress(0.75))'")
-        policy, parameters, share, notes = _said(inner)
+        policy, parameters, share, notes = _said(inner, weighed or "weigh" in told)
+        if both := sorted(parameters.keys() & told.keys()):
+            raise PlanError(
+                f"there is no plan for {name} around {ast.unparse(inner)}, which has a {' and a '.join(both)} "
+                "of its own"
+            )
         return policy, parameters | told, share, notes + note
     share = 0.0 if inner is None else inner
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:

@@ -62,6 +62,14 @@ def test_bad_plan(winnow, tiny, command, plan, words):
     fails(winnow(*command, "-m", tiny, "--plan", plan), *words)
 
 
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [("fit", "--length is missing"), ("fit --length", "--length is missing"), ("import", "FILE is missing")],
+)
+def test_what_is_missing_is_named_as_the_help_names_it(winnow, typed, named):
+    fails(winnow(*typed.split()), named, f"see winnow {typed.split()[0]} --help")
+
+
 @pytest.mark.parametrize("command", [["run", "hello"], ["compare"], ["eval"]])
 def test_missing_model_directory(winnow, tmp_path, command):
     missing = tmp_path / "missing"

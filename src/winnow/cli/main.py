@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, get_args, get_origin
 
-from cyclopts import App, CycloptsError, Parameter, Token, convert
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, Token, convert
 
 from winnow.cli.command import INTERRUPTED
 from winnow.errors import WinnowError, out_of_memory
@@ -85,6 +85,8 @@ def run_app(application: App, arguments: Sequence[str] | None = None) -> int:
     """The exit code of what was typed."""
     try:
         return int(application(sys.argv[1:] if arguments is None else list(arguments)) or 0)
+    except MissingArgumentError as error:
+        return _fail(_missing(error))
     except (WinnowError, CycloptsError) as error:
         return _fail(str(error))
     except SystemExit as end:
@@ -103,6 +105,15 @@ def run_app(application: App, arguments: Sequence[str] | None = None) -> int:
         if not out_of_memory(error):
             raise
         return _fail(f"{error}; use a shorter prompt, a smaller --prefill-chunk, or a plan that bounds the cache")
+
+
+def _missing(error: MissingArgumentError) -> str:
+    """Which argument is missing, as the help calls it."""
+    argument, command = error.argument, " ".join(("winnow", *(error.command_chain or ()), "--help"))
+    if argument is None:
+        return f"an argument is missing; see {command}"
+    name = argument.name if argument.index is None else argument.name.lstrip("-").upper()
+    return f"{name} is missing, or stands without a value; see {command}"
 
 
 def _fail(message: str) -> int:

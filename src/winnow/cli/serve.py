@@ -88,7 +88,7 @@ def _say_where(options: Serve, place: "socket.socket", name: str, plan: str) -> 
     if not settings.api_key and not _is_here(settings.host):
         say(f"note: whoever reaches {settings.host} may ask; set WINNOW_API_KEY to let in only who knows it")
     several = f" in {options.replicas} replicas" if options.replicas > 1 else ""
-    say(f"{name} under {plan}{several} at {url}/v1; a page at {url}/; Ctrl-C ends when all are answered")
+    say(f"{name} under {plan}{several} at {url}/v1; a page at {url}/; Ctrl-C ends, answers under way first")
 
 
 def _is_here(host: str) -> bool:

@@ -30,7 +30,8 @@ class Settings:
     served_model_name: str | None = None
     """What clients call the model. Default: the last part of MODEL."""
     allow_plans: tuple[str, ...] = ()
-    """A plan that requests may ask for, besides the server's own; repeatable. Default: any that loads no files."""
+    """A plan that requests may ask for, besides the server's own; repeatable. Default: any that loads no files and
+    takes no more of the machine than is counted: not mapped, prompt_compression and random_heads."""
     max_cache_mib: Positive | None = None
     """Of all requests under way; a request begins when the most that it can come to hold fits. Default: no limit."""
     retain_mib: Annotated[float, Interval(ge=0, le=2**30)] = 1024.0
@@ -53,7 +54,7 @@ class Settings:
     max_body_mib: Positive = 16.0
     """Of a request."""
     timeout_s: Positive | None = None
-    """From the arrival of a request to the end of its answer."""
+    """From the arrival of a request to the end of its answer. Default: no limit."""
     drain_s: Annotated[float, Interval(ge=0)] = 30.0
     """What answers under way are given to finish when the server is told to end."""
 

@@ -22,12 +22,13 @@ class ServerSettings(Settings):
     ] = ()
     """What clients have to send as bearer token; repeatable; better in the environment as WINNOW_API_KEY."""
     allow_plans: Annotated[tuple[str, ...], Parameter(validator=check_plans)] = ()
-    """A plan that requests may ask for, besides the server's own; repeatable. Default: any that loads no files."""
+    """A plan that requests may ask for, besides the server's own; repeatable. Default: any that loads no files and
+    takes no more of the machine than is counted: not mapped, prompt_compression and random_heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(AdapterOptions, Command, runs="winnow.cli.serve:serve"):
-    """Answer OpenAI's API over HTTP, many requests together, each under a plan. Ctrl-C ends when all are answered."""
+    """Answer OpenAI's API over HTTP, many requests together, each under a plan. Ctrl-C lets answers finish."""
 
     model: Annotated[str | None, Parameter(alias="-m", group=MODEL)] = field(default=None, kw_only=False)
     """A .gguf file, a directory, a hub id, "smollm2" (the default where installed), or "needle" (a bundled toy)."""

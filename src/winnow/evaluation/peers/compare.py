@@ -101,7 +101,7 @@ class Workers:
                 worker = self._workers[label]
                 try:
                     if given[label] == 0:
-                        worker.ask("answer", ids=case.ids, max_tokens=2, stop=[])
+                        worker.ask("answer", ids=case.ids, max_tokens=min(2, case.example.max_tokens), stop=[])
                     told = worker.ask("answer", ids=case.ids, max_tokens=case.example.max_tokens, stop=stop)
                 except PeerEnded as ended:
                     going.remove(label)

@@ -85,7 +85,7 @@ def last_integer(text: str, labels: Labels) -> float:
 
 
 def find_number(text: str, labels: Labels) -> float:
-    """1 if the first number equals the label; for an integer label, after its decimals are dropped.
+    """1 if the first number equals the label.
 
     The published scorer fails on decimals where an integer is wanted; here they count as wrong.
     """

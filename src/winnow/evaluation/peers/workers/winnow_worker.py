@@ -33,7 +33,7 @@ class Winnow:
 
     def start(self, ids: list[int], max_tokens: int) -> np.ndarray:
         self.release()
-        self.session = self.llm.session(max_tokens=max_tokens + 1)
+        self.session = self.llm.session(max_tokens=max_tokens)
         return array(self.session.feed(ids)[0])
 
     def release(self) -> None:
