@@ -18,8 +18,11 @@ from winnow import LLM
 from winnow.errors import InputError, ModelError
 from winnow.learn.sft import train_speed
 from winnow.models.packed import PackedLinear, is_packed, packed_modules
+from winnow.models.report import weights_report
 from winnow.policies.compute.speed import Speed
+from winnow.runtime import loading
 from winnow.runtime.adapters import fingerprint
+from winnow.runtime.loading import move
 
 IDS = list(range(3, 40))
 
@@ -71,6 +74,8 @@ def test_what_cannot_be(file: Path) -> None:
     with pytest.raises(InputError, match="weights='int3' is unknown"):
         LLM(file, weights="int3")  # type: ignore[arg-type]
     assert is_packed(LLM(packed, weights="packed").model)
+    with pytest.raises(ModelError, match="holds packed weights; load it anew, with weights='dense'"):
+        LLM(packed, weights="dense")
 
 
 def test_dense_of_a_file_trains_and_has_the_same_fingerprint(file: Path) -> None:
@@ -192,6 +197,8 @@ def test_a_fingerprint_is_of_an_adapters_values_rounded_and_not_of_its_file(file
         ({"modules_to_save": ["lm_head"]}, "sets modules_to_save"),
         ({"target_modules": ["embed_tokens"]}, "embed_tokens"),
         ({"trainable_token_indices": [1, 2]}, "trainable_token_indices"),
+        ({"init_lora_weights": "olora"}, "was begun with olora, which changes the weights beneath it"),
+        ({"init_lora_weights": "pissa"}, "was begun with pissa"),
     ],
     ids=str,
 )
@@ -200,6 +207,55 @@ def test_other_adapters_are_refused(settings: dict[str, Any], why: str, tmp_path
     with pytest.raises(ModelError, match=rf"{why}.*weights='dense'") as refused:
         LLM(small_model("qwen2"), weights="int4", adapter=tmp_path)
     assert "\n" not in str(refused.value)
+
+
+def test_an_adapter_that_cannot_be_merged_leaves_the_model_whole(tmp_path: Path) -> None:
+    """Nor is it put beside packed weights: it acts behind certain tokens alone."""
+    options: dict[str, Any] = {"alora_invocation_tokens": [5, 6], "task_type": "CAUSAL_LM"}
+    get_peft_model(small_model("llama"), LoraConfig(target_modules=["q_proj"], **options)).save_pretrained(tmp_path)
+    model = small_model("llama")
+    with pytest.raises(ModelError, match=r"sets alora_invocation_tokens.*weights='dense'"):
+        LLM(model, weights="int4", adapter=tmp_path)
+    with pytest.raises(ModelError, match="the adapter cannot be merged: aLoRA does not support merging"):
+        LLM(model, adapter=tmp_path)
+    assert type(model.model.layers[0].self_attn.q_proj) is torch.nn.Linear
+
+
+def test_what_is_shared_is_shared_after_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by `.to("cuda")`, of which each module makes a copy of its own."""
+    model = LLM(small_model("cohere2"), weights="int4").model
+    known, size = fingerprint(model), weights_report(model).bytes
+
+    def moved(self: torch.nn.Module, **to: Any) -> torch.nn.Module:
+        return self._apply(lambda each: each.clone())
+
+    monkeypatch.setattr(torch.nn.Module, "to", moved)
+    move(model, torch.device("cpu"), None)
+    assert fingerprint(model) == known
+    assert weights_report(model).bytes == size
+    assert model.lm_head.packed is model.model.embed_tokens.packed
+
+
+def test_an_adapter_is_cast_with_the_packed_weights_that_it_stands_beside(tmp_path: Path) -> None:
+    save_adapter(small_model("llama"), tmp_path)
+    llm = LLM(small_model("llama"), weights="int4", adapter=tmp_path)
+    expected = llm.logits(IDS)
+    cast = LLM(llm.model, dtype="bfloat16")
+    assert {module.dtype for _, module in packed_modules(cast.model) if isinstance(module, PackedLinear)} == {
+        torch.bfloat16
+    }
+    torch.testing.assert_close(cast.logits(IDS), expected, rtol=0, atol=0.2)
+
+
+def test_int4_without_kernels_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loading, "why_slow", lambda packed: "no kernel here")
+    small_model("llama").save_pretrained(tmp_path)
+    for model in (tmp_path, small_model("llama")):
+        caplog.clear()
+        LLM(model, device="cpu", weights="int4")
+        assert [record.getMessage().endswith("which is slow: no kernel here") for record in caplog.records] == [True]
 
 
 def test_an_adapter_of_another_shape_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from winnow.models.packed import PackedLinear
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 DOWN, UP = ".lora_A.weight", ".lora_B.weight"
+BESIDE = ("gaussian", "eva", "orthogonal")  # ways to begin an adapter that leave what lies beneath as it is
 Pairs = dict[str, tuple[PackedLinear | nn.Linear, Tensor, Tensor]]
 
 
@@ -75,9 +76,12 @@ def _check_plain(settings: dict[str, Any], name: str, way_out: str) -> None:
         "trainable_token_indices",
         "layer_replication",
         "megatron_config",
+        "alora_invocation_tokens",
     ):
         if settings.get(key):
             raise ModelError(f"{name} sets {key}, which is no plain LoRA; {way_out}")
+    if isinstance(begun := settings.get("init_lora_weights"), str) and begun not in BESIDE:
+        raise ModelError(f"{name} was begun with {begun}, which changes the weights beneath it too; {way_out}")
 
 
 def _checked(

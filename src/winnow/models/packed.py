@@ -64,6 +64,10 @@ class PackedLinear(_Packed):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        if self.low_rank is not None:
+            down, up = self.low_rank
+            self.low_rank = fn(down), fn(up)
         self.few = few_of(self.packed, self.dtype)  # on another device there may be no kernel
         return self
 

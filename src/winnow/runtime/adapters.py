@@ -243,7 +243,11 @@ def _merge(model: PreTrainedModel, directory: Path) -> None:
             f"{directory}: the adapter changes the embeddings or the output layer, and in this model these are one "
             "tensor, so that both would change; train it without them"
         )
-    adapted.merge_and_unload()
+    try:
+        adapted.merge_and_unload()
+    except (NotImplementedError, ValueError, RuntimeError) as error:
+        adapted.unload()
+        raise ModelError(f"{directory}: the adapter cannot be merged: {_first(error)}") from error
 
 
 def need_train_extra() -> None:

@@ -116,8 +116,7 @@ class LLM:
             family_of(model)
             place = model.device if device is None else parse_device(device)
             self.model, self.tokenizer = move(model, place, kind), tokenizer
-            if weights in ("packed", "int4"):
-                self.model = rounded_copy(self.model, weights)
+            self.model = rounded_copy(self.model, weights)
         elif isinstance(model, (str, Path)):
             loaded = load(model, device=parse_device(device), dtype=kind, weights=weights, progress=progress)
             self.model, self.source = loaded.model, loaded.gguf

@@ -28,7 +28,7 @@ from winnow.models.files import (
 )
 from winnow.models.finite import check_finite
 from winnow.models.hub import MODEL_FILES, download
-from winnow.models.packed import is_packed, packed_modules, quantize_model
+from winnow.models.packed import PackedEmbedding, PackedLinear, is_packed, packed_modules, quantize_model
 from winnow.models.shadow import twin_of
 from winnow.models.weights import check_report, check_tensors, model_class
 
@@ -90,10 +90,9 @@ def load(
     else:
         found = load_gguf(file, kind, dense=dense, progress=progress)
         found.model.config.name_or_path = file.stem  # what people call it, and not its place in the cache
-    model = _rounded(found.model, name) if weights == "int4" else found.model
+    model = _rounded(found.model, name) if weights == "int4" else _told_if_slow(found.model)
     if weights == "packed" and not is_packed(model):
         raise ModelError(f"{name} holds no quantised weights to keep packed; weights='int4' rounds them to 4 bits")
-    _warn_of_slow(model)
     return Loaded(move(model, device, None), found.tokenizer, file, found.types, found.file_bytes)
 
 
@@ -121,11 +120,14 @@ def _rounded(model: PreTrainedModel, name: str) -> PreTrainedModel:
         raise ModelError(f"{name} is quantised already; leave weights='int4' away, or load weights='dense'")
     if quantize_model(model) == 0:
         raise ModelError(f"{name} has no linear layer whose columns are a multiple of 32; use weights='dense'")
-    return model
+    return _told_if_slow(model)
 
 
 def rounded_copy(model: PreTrainedModel, weights: Weights) -> PreTrainedModel:
-    """A copy of a loaded model with weights rounded to 4 bits, sharing what is not; the model is left as it is."""
+    """A copy of a loaded model with weights rounded to 4 bits, sharing what is not; the model is left as it is. Or the
+    model itself, where weights are asked for as it has them. Raises ModelError where it has others."""
+    if weights == "dense" and is_packed(model):
+        raise ModelError("this model holds packed weights; load it anew, with weights='dense'")
     if weights == "packed" and not is_packed(model):
         raise ModelError(
             "a loaded model holds no quantised weights to keep packed; weights='int4' rounds them to 4 bits"
@@ -133,10 +135,12 @@ def rounded_copy(model: PreTrainedModel, weights: Weights) -> PreTrainedModel:
     return _rounded(twin_of(model), type(model).__name__) if weights == "int4" else model
 
 
-def _warn_of_slow(model: PreTrainedModel) -> None:
+def _told_if_slow(model: PreTrainedModel) -> PreTrainedModel:
+    """The model; a warning says so where its packed weights have no kernel here."""
     why = next((why for _, module in packed_modules(model) if (why := why_slow(module.packed))), None)
     if why is not None:
         log.warning("packed weights are expanded to floats in every step, which is slow: %s", why)
+    return model
 
 
 def move(model: PreTrainedModel, device: torch.device, dtype: torch.dtype | None) -> PreTrainedModel:
@@ -147,7 +151,13 @@ def move(model: PreTrainedModel, device: torch.device, dtype: torch.dtype | None
     """
     rotary = getattr(model.model, "rotary_emb", nn.Module())
     exact = {name: buffer.clone() for name, buffer in rotary.named_buffers()}
+    shared: dict[int, list[PackedLinear | PackedEmbedding]] = {}
+    for _, module in packed_modules(model):
+        shared.setdefault(module.packed.data.data_ptr(), []).append(module)
     nn.Module.to(model, device=device, dtype=dtype)
+    for first, *others in shared.values():  # each has moved by itself
+        for other in others:
+            other.packed = first.packed
     for name, buffer in exact.items():
         setattr(rotary, name, buffer.to(device))
     return model
