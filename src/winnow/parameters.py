@@ -14,7 +14,7 @@ from winnow.errors import InputError
 Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
 Share = Annotated[float, Interval(gt=0, le=1)]
-LARGEST = 2**62  # a whole number that kernels can still add others to
+LARGEST = 2**62
 BOUNDS = (Ge, Gt, Le, Lt, Interval)
 WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
@@ -54,13 +54,22 @@ def wrong_type(record: Any) -> str | None:
         value = getattr(record, name)
         if not _is_a(value, hint):
             return f"{name}={value!r} must be {_spell(hint)}"
-        numbers = value if isinstance(value, (tuple, list)) else (value,)
-        if any(isinstance(number, int) and abs(number) > LARGEST for number in numbers):
-            return f"{name}={value!r} is larger than any text; use at most {LARGEST}"
         for limits in bounds:
+            numbers = value if isinstance(value, (tuple, list)) else (value,)
             if not all(number is None or _within(number, limits) for number in numbers):
                 shown = list(value) if isinstance(value, tuple) else value
                 return f"{name}={shown!r} must be {_spell_limits(limits)}"
+    return None
+
+
+def too_large(record: Any) -> str | None:
+    """What is wrong with the first field of a dataclass whose whole numbers no kernel can add others to, or None."""
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if any(
+            isinstance(each, int) and abs(each) > LARGEST for each in (value if isinstance(value, tuple) else (value,))
+        ):
+            return f"{field.name}={value!r} is larger than any text; use at most {LARGEST}"
     return None
 
 

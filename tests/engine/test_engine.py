@@ -463,6 +463,26 @@ def test_what_was_told_stays_said_if_it_ends_before_it_is_there_again(text, monk
     assert last.completion.text == "".join(output.text for output in (*told, last)) != ""
 
 
+def test_what_has_been_released_is_not_retained(text, monkeypatch):
+    """One that begins anew and is given up in its prompt: what it had before holds nothing any more."""
+    llm = LLM(small_model("llama"), tokenizer=byte_tokenizer(), prefill_chunk=16)
+    engine = llm.engine(max_step_tokens=32, retain_bytes=2**20)
+    engine.add(text[:40], params(2))
+    ended(engine)
+    again = engine.add((text * 2)[:60], params(40))
+    for _ in range(8):
+        engine.step()
+    ShortOfMemory(monkeypatch, parts=1, times=1)
+    for _ in range(2):
+        engine.step()
+    engine.abort(again)
+    engine.step()
+    assert all(kept.state.caches for kept in engine._retained._kept)
+    for prompt in (text[:30], text[:3] + text[30:45]):
+        engine.add(prompt, params(2))
+        assert [each.finish_reason for each in ended(engine).values()] == ["length"]
+
+
 @pytest.mark.parametrize("where", ["logits", "draw"])
 def test_an_error_after_the_layers_ends_whom_it_hit(llm, text, monkeypatch, where):
     engine = llm.engine(max_step_tokens=2 * len(text))

@@ -101,6 +101,11 @@ def test_a_whole_number_is_a_penalty_too(llm):
     assert one[0].token_ids == two[0].token_ids
 
 
+def test_seeds_are_those_of_63_bits():
+    for seed in (2**62 + 1, 2**63 - 1):
+        assert SamplingParams(seed=seed).seed == seed
+
+
 def test_no_end_before_min_tokens(llm):
     ids = llm.tokenizer("abc")["input_ids"]
     [out] = llm.generate([ids], SamplingParams(max_tokens=8, ignore_eos=True))
@@ -228,6 +233,23 @@ class TestSchemas:
     def test_a_schema_that_is_none(self, llm, schema):
         with pytest.raises(InputError, match=r"^json_schema: "):
             llm.check("x", SamplingParams(json_schema=schema))
+
+    def test_what_would_end_the_process_or_never_end_is_refused(self, llm):
+        """A chain of references goes onto the C stack, and patterns that all have to hold double the work."""
+        chain = {f"a{at}": {"$ref": f"#/$defs/a{at + 1}"} for at in range(600)} | {"a600": {"type": "object"}}
+        patterns = [{"pattern": f"a{at}"} for at in range(30)]
+        halves = {"a": {"allOf": patterns[:5]}, "b": {"allOf": patterns[5:10]}}
+        for schema, why in (
+            ({"$defs": chain, "$ref": "#/$defs/a0"}, "601 references are more than 512"),
+            ({"type": "string", "allOf": patterns}, "30 patterns in one allOf are more than 8"),
+            ({"$defs": halves, "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}, "10 patterns in one allOf"),
+        ):
+            with pytest.raises(InputError, match=why):
+                llm.check("x", SamplingParams(json_schema=json.dumps(schema)))
+        itself = {"$defs": {"a": {"type": "array", "items": {"allOf": [{"$ref": "#/$defs/a"}]}}}, "$ref": "#/$defs/a"}
+        each = {"type": "object", "properties": {f"p{at}": {"type": "string", "pattern": "a"} for at in range(20)}}
+        for schema in (itself, each):
+            llm.check("x", SamplingParams(json_schema=json.dumps(schema)))
 
     def test_without_llguidance(self, llm, monkeypatch):
         monkeypatch.setitem(sys.modules, "llguidance", None)

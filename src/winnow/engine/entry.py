@@ -110,7 +110,7 @@ class Entry:
         for job in self.jobs:
             job.state.measure()
             job.state.release()
-        self.ended, self.jobs = True, []
+        self.ended, self.jobs, self.keep = True, [], None  # what the samples below had has been released
         for index in self.left:
             if index in self.earlier:
                 self.earlier[index].end(reason, error)

@@ -1,6 +1,7 @@
 """A JSON schema as what may come next: llguidance says which tokens go on with a text that the schema allows."""
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from winnow.errors import InputError, MissingExtraError
 
 FATAL = -(2.0**63)
+REFERENCES, PATTERNS = 512, 8  # of a schema, and below one allOf: what follows them grows too fast, or too deep
 GAP = r"[ \n\t]{1,24}"  # between two parts of a document; without an end a model may go on with spaces for ever
 
 
@@ -63,7 +65,7 @@ class Grammars:
         """
         told, matcher = self._told, _llguidance().LLMatcher
         with suppress(ValueError, RecursionError):  # of what is no JSON llguidance says more
-            json.loads(schema, parse_int=_number, parse_float=_number)
+            _check_size(json.loads(schema, parse_int=_number, parse_float=_number))
         try:
             grammar = matcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": GAP})
         except ValueError as error:
@@ -101,6 +103,38 @@ def _number(digits: str) -> float:
     if float(digits) == FATAL:
         raise InputError(f"json_schema: {digits} is too near the least number of 64 bits; use another one")
     return float(digits)
+
+
+def _check_size(schema: Any) -> None:
+    """Raise InputError where llguidance 1.9 would follow more references than its stack takes, or has to satisfy so
+    many patterns at once that time and memory double with each."""
+    nodes = [*_nodes(schema)]
+    if (count := sum(isinstance(node.get("$ref"), str) for node in nodes)) > REFERENCES:
+        raise InputError(f"json_schema: {count} references are more than {REFERENCES}; write some of them out")
+    for node in nodes:
+        if isinstance(parts := node.get("allOf"), list):
+            inside, seen = [*_nodes(parts)], set[str]()
+            for each in inside:  # and what these refer to, each once
+                if isinstance(place := each.get("$ref"), str) and place not in seen:
+                    seen.add(place)
+                    inside += _nodes(_referred(schema, place))
+            if (count := sum(isinstance(each.get("pattern"), str) for each in inside)) > PATTERNS:
+                raise InputError(f"json_schema: {count} patterns in one allOf are more than {PATTERNS}; use fewer")
+
+
+def _nodes(part: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a part of a schema."""
+    if isinstance(part, dict):
+        yield part
+    for inside in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from _nodes(inside)
+
+
+def _referred(schema: Any, place: str) -> Any:
+    """What a reference within the schema stands for; None where it is none."""
+    for name in place.removeprefix("#/").split("/"):
+        schema = schema.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(schema, dict) else None
+    return schema
 
 
 def _short(message: str) -> str:

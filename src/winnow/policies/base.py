@@ -21,7 +21,7 @@ import torch
 
 from winnow.cache.memory import Slab
 from winnow.errors import PlanError
-from winnow.parameters import Where, idle, wrong_type
+from winnow.parameters import Where, idle, too_large, wrong_type
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -102,7 +102,7 @@ class Policy:
         for field in dataclasses.fields(self):
             if isinstance(value := getattr(self, field.name), list):
                 object.__setattr__(self, field.name, tuple(value))
-        if problem := wrong_type(self):
+        if problem := wrong_type(self) or too_large(self):
             raise PlanError(f"{self.name}: {problem}")
         self.check()
         if problem := idle(self, self.matters):

@@ -58,14 +58,18 @@ def _add_completions(app: FastAPI, service: Service) -> None:
 
     async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         deadline = service.deadline()
-        requests = going_on(await completion_of(body, lines_up=not given), given, service.llm.decoder.shape.vocab)
-        echoed = await service.aside(service.spelt, body.prompt) if body.echo else None
+        requests = going_on(
+            await deadline.keep(completion_of(body, lines_up=not given)), given, service.llm.decoder.shape.vocab
+        )
+        echoed = await deadline.keep(service.aside(service.spelt, body.prompt)) if body.echo else None
         view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
         return await respond(service, body, view, http, deadline)
 
     async def talk(body: ChatBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
         deadline = service.deadline()
-        requests = going_on(await chat_of(body, lines_up=not given), given, service.llm.decoder.shape.vocab)
+        requests = going_on(
+            await deadline.keep(chat_of(body, lines_up=not given)), given, service.llm.decoder.shape.vocab
+        )
         view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)
         return await respond(service, body, view, http, deadline)
 
@@ -80,12 +84,12 @@ def _add_completions(app: FastAPI, service: Service) -> None:
     @app.post(TRACE + "/v1/completions", response_class=Response, responses=PAGE)
     async def completions_traced(body: CompletionBody, http: Request) -> Response:
         deadline = service.deadline()
-        return await traced(service, body, await completion_of(body), http, deadline)
+        return await traced(service, body, await deadline.keep(completion_of(body)), http, deadline)
 
     @app.post(TRACE + "/v1/chat/completions", response_class=Response, responses=PAGE)
     async def chat_traced(body: ChatBody, http: Request) -> Response:
         deadline = service.deadline()
-        return await traced(service, body, await chat_of(body), http, deadline)
+        return await traced(service, body, await deadline.keep(chat_of(body)), http, deadline)
 
     if service.fronted:
 

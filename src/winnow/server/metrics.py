@@ -113,9 +113,10 @@ class Metrics:
             self._queried.inc(stats.prompt_tokens)
             self._hit.inc(stats.cached_tokens)
         self._ended.labels(completion.finish_reason).inc()
-        found = self._costs_of(stats)
-        for name, counter in self._costs.items():
-            counter.inc(found[name])
+        if stats.rows_full:  # one that was given up before it began has saved nothing
+            found = self._costs_of(stats)
+            for name, counter in self._costs.items():
+                counter.inc(found[name])
         if stats.new_tokens:
             self._sizes["request_generation_tokens"].observe(stats.new_tokens)
             self._ttft.observe(stats.ttft_s)

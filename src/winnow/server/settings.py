@@ -63,6 +63,8 @@ class Settings:
             raise InputError(problem)
         if not all(key.strip() for key in self.api_key):
             raise InputError("api_key is empty; leave it out to let everyone in")
+        if any(key != key.strip() for key in self.api_key):
+            raise InputError("api_key begins or ends with a blank, which no header carries; leave it out")
         if not all(key.isascii() and key.isprintable() for key in self.api_key):
             raise InputError("api_key holds a character that no header can carry; use printable ASCII")
         if self.served_model_name == "":
