@@ -57,7 +57,7 @@ def test_questions_in_the_chat_template_and_with_examples(winnow, tiny, folder):
         (("choose", "--metadata", "[1]"), "must be a JSON object"),
         (("choose", "--include-path", "nowhere"), "is not a directory"),
         (("choose", "--length", 512), "--length"),
-        (("--limit", 2), "--names"),
+        (("--limit", 2), "NAMES is missing"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(winnow, flags, said):

@@ -183,7 +183,7 @@ def changed(adapter: Path, out: Path, tensors: dict[str, torch.Tensor] | None = 
         ({"rank_pattern": {"q_proj": 2}}, None, "sets rank_pattern"),
         ({"use_dora": True}, None, "sets use_dora"),
         ({"bias": "all"}, None, "sets bias 'all', which changes the model"),
-        ({"init_lora_weights": "pissa"}, None, "sets init_lora_weights 'pissa', which changes the model"),
+        ({"init_lora_weights": "pissa"}, None, "was begun with pissa, which changes the weights beneath it"),
         ({"peft_type": "IA3"}, None, "is IA3, and only LORA"),
         ({}, lambda name, value: {name: value * torch.nan}, "not finite"),
         ({}, lambda name, value: {name: value[:, :-1] if "lora_A" in name else value}, "do not fit a layer"),

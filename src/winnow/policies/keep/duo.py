@@ -11,6 +11,7 @@ from torch import Tensor
 from winnow.cache.layer import LayerCache
 from winnow.cache.pattern import ALL, HELD, All
 from winnow.cache.view import NOBODY
+from winnow.errors import ModelError
 from winnow.models.head_gates import read_gates
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.base import LayerContext, ModelShape, Services
@@ -75,9 +76,11 @@ class Duo(KeepPolicy):
     def validate(self, shape: ModelShape) -> None:
         heads = shape.layers * shape.kv_heads
         has, given = f"the model {shape.layers} layers of {shape.kv_heads} KV heads", len(self._known or ())
-        if isinstance(self.gates, str):
-            way = "use its own, which are trained by: winnow train duo"
-            self.require(given == heads, f"gates={self.gates!r} holds gates of {given} heads, and {has}; {way}")
+        if isinstance(self.gates, str) and given != heads:
+            raise ModelError(
+                f"the gates {self.gates} were trained on {read_gates(self.gates).base}: they are of {given} KV heads, "
+                f"and {has}; train its own with: winnow train duo"
+            )
         self.require(self._known is None or given == heads, f"gates has {given} numbers, and {has}; give {heads}")
 
     def prepare(self, services: Services, ids: list[int] | None) -> None:
