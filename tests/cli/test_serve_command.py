@@ -31,7 +31,13 @@ def test_bad_options(winnow, tiny, flags, words):
 
 
 @pytest.mark.parametrize(
-    ("key", "words"), [("", "api_key is empty"), (" ", "api_key is empty"), ("caf\xe9", "printable ASCII")]
+    ("key", "words"),
+    [
+        ("", "api_key is empty"),
+        (" ", "api_key is empty"),
+        ("caf\xe9", "printable ASCII"),
+        ("key ", "begins or ends with a blank"),
+    ],
 )
 def test_a_key_in_the_environment_is_taken_as_it_stands(winnow, tiny, monkeypatch, key, words):
     monkeypatch.setenv("WINNOW_API_KEY", key)

@@ -12,11 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from http_calls import ask, call, quiet
 from winnow import SamplingParams
 from winnow.engine.job import Job
+from winnow.engine.request import Completion
 from winnow.engine.sample import Sample
 from winnow.errors import InputError
 from winnow.server.app import new_app
-from winnow.server.metrics import COSTS
+from winnow.server.labelled import PREFIX
+from winnow.server.metrics import COSTS, Metrics
 from winnow.server.run import Draining, bound, config_of
+from winnow.stats import Stats
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 LONG = {"prompt": "ab", "max_tokens": 20_000, "ignore_eos": True, "temperature": 0}
@@ -341,6 +344,14 @@ def test_an_address_that_is_taken():
             bound("127.0.0.1", place.getsockname()[1])
     with pytest.raises(InputError, match=r"cannot listen on no\.such\.host\.invalid:1"):
         bound("no.such.host.invalid", 1)
+
+
+def test_what_was_given_up_before_it_began_has_saved_nothing():
+    told = Metrics(lambda stats: dict.fromkeys(COSTS, 7))
+    for stats in (Stats(prompt_tokens=100), Stats(prompt_tokens=100, rows_full=5)):
+        told._end(Completion("", [], "abort", stats), first=True)
+    for name, _ in COSTS.values():
+        assert f"{PREFIX}{name} 7.0\n" in told.text().decode()
 
 
 def test_what_metrics_count(new):
