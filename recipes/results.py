@@ -198,7 +198,7 @@ RESULTS_IN_ORDER = (
     )),
     Result("quality-locret-settings", 90, _evicted("locret-settings", "validation", 6, 11, 1)),
     Result("quality-evict-settings", 90, _evicted("evict-settings", "validation", 6, 11, 1)),
-    Result("quality-evict", 75, (*_evicted("evict", "test", 0, 13, 2), _compared("evict", HEADS))),
+    Result("quality-evict", 300, (*_evicted("evict", "test", 50, 50, 4), _compared("evict", HEADS))),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "composed")),
     Result("fit", 1, quoted=("fit.md", "fit.json")),
