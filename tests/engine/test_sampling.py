@@ -243,6 +243,11 @@ class TestSchemas:
             ({"$defs": chain, "$ref": "#/$defs/a0"}, "601 references are more than 512"),
             ({"type": "string", "allOf": patterns}, "30 patterns in one allOf are more than 8"),
             ({"$defs": halves, "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}, "10 patterns in one allOf"),
+            ({"anyOf": patterns, "allOf": [{"$ref": f"#/anyOf/{at}"} for at in range(9)]}, "9 patterns in one allOf"),
+            (
+                {"$defs": {"a": {"enum": [{}] * 1000}}, "anyOf": [{"allOf": [{"$ref": "#/$defs/a"}]}] * 101},
+                "hold more than 100000 schemas",
+            ),
         ):
             with pytest.raises(InputError, match=why):
                 llm.check("x", SamplingParams(json_schema=json.dumps(schema)))

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from winnow.errors import InputError, MissingExtraError
 
 FATAL = -(2.0**63)
-REFERENCES, PATTERNS = 512, 8  # of a schema, and below one allOf: what follows them grows too fast, or too deep
+REFERENCES, PATTERNS = 512, 8  # of a schema, and below one allOf: what follows them grows too deep, or too fast
+LOOKED = 100_000  # objects below all of a schema's allOf, with what they refer to
 GAP = r"[ \n\t]{1,24}"  # between two parts of a document; without an end a model may go on with spaces for ever
 
 
@@ -111,15 +112,17 @@ def _check_size(schema: Any) -> None:
     nodes = [*_nodes(schema)]
     if (count := sum(isinstance(node.get("$ref"), str) for node in nodes)) > REFERENCES:
         raise InputError(f"json_schema: {count} references are more than {REFERENCES}; write some of them out")
-    for node in nodes:
-        if isinstance(parts := node.get("allOf"), list):
-            inside, seen = [*_nodes(parts)], set[str]()
-            for each in inside:  # and what these refer to, each once
-                if isinstance(place := each.get("$ref"), str) and place not in seen:
-                    seen.add(place)
-                    inside += _nodes(_referred(schema, place))
-            if (count := sum(isinstance(each.get("pattern"), str) for each in inside)) > PATTERNS:
-                raise InputError(f"json_schema: {count} patterns in one allOf are more than {PATTERNS}; use fewer")
+    looked = 0
+    for parts in [parts for node in nodes if isinstance(parts := node.get("allOf"), list)]:
+        inside, seen = [*_nodes(parts)], set[str]()
+        for each in inside:  # and what these refer to, each once
+            if isinstance(place := each.get("$ref"), str) and place not in seen:
+                seen.add(place)
+                inside += _nodes(_referred(schema, place))
+        if (count := sum(isinstance(each.get("pattern"), str) for each in inside)) > PATTERNS:
+            raise InputError(f"json_schema: {count} patterns in one allOf are more than {PATTERNS}; use fewer")
+        if (looked := looked + len(inside)) > LOOKED:
+            raise InputError(f"json_schema: its allOf hold more than {LOOKED} schemas, references followed; use fewer")
 
 
 def _nodes(part: Any) -> Iterator[dict[str, Any]]:
@@ -133,7 +136,11 @@ def _nodes(part: Any) -> Iterator[dict[str, Any]]:
 def _referred(schema: Any, place: str) -> Any:
     """What a reference within the schema stands for; None where it is none."""
     for name in place.removeprefix("#/").split("/"):
-        schema = schema.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(schema, dict) else None
+        key = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, list):
+            schema = schema[int(key)] if key.isdecimal() and int(key) < len(schema) else None
+        else:
+            schema = schema.get(key) if isinstance(schema, dict) else None
     return schema
 
 
