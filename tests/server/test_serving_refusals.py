@@ -185,6 +185,36 @@ def test_bodies_that_never_arrive(new, monkeypatch):
     assert service.door.inside == 0
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_answers_that_nobody_reads(new, monkeypatch, stream):
+    """Their requests end, and they give their place at the door back."""
+    service, app = new()
+    monkeypatch.setattr(doors, "PAUSE_S", 0.2)
+    sent, body = [], json.dumps({**PROMPT, "max_tokens": 200, "stream": stream, "ignore_eos": True}).encode()
+    asked = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive():
+        return asked.pop() if asked else await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+        if len(sent) > (3 if stream else 0):
+            await asyncio.Event().wait()
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": COMPLETIONS, "headers": headers, "query_string": b""}
+
+    async def unread():
+        await app(scope, receive, send)
+        while service.engine.running or service.engine.waiting:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(unread(), 30))
+    assert sent[0]["status"] == 200
+    assert not any(message["type"].endswith("body") and not message.get("more_body") for message in sent)
+    assert service.door.inside == 0
+
+
 def test_prompts_that_are_too_long(app, llm, monkeypatch):
     found = error(ask(app, COMPLETIONS, {**PROMPT, "prompt": [5] * 32768, "max_tokens": 9}))
     assert found["code"] == "context_length_exceeded"

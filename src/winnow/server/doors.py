@@ -99,8 +99,13 @@ class Keyed:
         return scheme.lower() == "bearer" and any(found)
 
 
+class Unread(Exception):
+    """A client takes nothing of its answer any more."""
+
+
 class Bounded:
-    """Reads no more of a body than `most` bytes, and waits no longer than PAUSE_S for more of it."""
+    """Reads no more of a body than `most` bytes, and waits no longer than PAUSE_S for more of it, nor for a client to
+    take a part of its answer: else those that do not read would stay inside for ever."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app, self._most = app, most
@@ -125,7 +130,16 @@ class Bounded:
                 raise HTTPException(413, str(too_large(self._most)))
             return message
 
-        await self._app(scope, bounded, send)
+        async def read_on(message: Message) -> None:
+            try:
+                await asyncio.wait_for(send(message), PAUSE_S)
+            except TimeoutError:
+                raise Unread from None
+
+        try:
+            await self._app(scope, bounded, read_on)
+        except Unread:  # the server closes a connection whose answer is not whole
+            return
 
 
 def too_large(most: int) -> ApiError:
