@@ -66,9 +66,8 @@ def too_large(record: Any) -> str | None:
     """What is wrong with the first field of a dataclass whose whole numbers no kernel can add others to, or None."""
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
-        if any(
-            isinstance(each, int) and abs(each) > LARGEST for each in (value if isinstance(value, tuple) else (value,))
-        ):
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(number, int) and abs(number) > LARGEST for number in numbers):
             return f"{field.name}={value!r} is larger than any text; use at most {LARGEST}"
     return None
 

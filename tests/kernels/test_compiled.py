@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from winnow.errors import ModelError
+from winnow.kernels import launch
 from winnow.kernels.compiled import forget_older
 
 
@@ -72,6 +75,20 @@ def test_a_folder_that_cannot_be_written_is_left_alone(folder, code, monkeypatch
     monkeypatch.undo()
     forget_older(folder)  # once it can
     assert kept(folder) == [".pyc"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [("cannot cache function 'f': no locator available for file 'f.py'", ModelError), ("another", RuntimeError)],
+)
+def test_nowhere_to_keep_what_is_compiled_is_one_error(monkeypatch, raised, error):
+    def compiles():
+        raise RuntimeError(raised)
+
+    monkeypatch.setattr(launch, "numba_missing", lambda: None)
+    monkeypatch.setattr(launch, "_say_what_is_compiled", compiles)
+    with pytest.raises(error, match="set NUMBA_CACHE_DIR" if error is ModelError else raised):
+        launch.compile_kernels(torch.device("cpu"), packed=False, layers=False)
 
 
 def test_kernels_are_looked_after():

@@ -240,7 +240,7 @@ def test_another_dtype_is_another_run(data: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(data, out, progress=stop_at(3))
     with (out / "log.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"step": 2, "tok')
+        file.write('{"step": 2, "held_out": {"loss": 1.0}')
     record = json.loads((out / "winnow.json").read_text(encoding="utf-8"))
     record["base"]["dtype"] = "torch.bfloat16"
     (out / "winnow.json").write_text(json.dumps(record), encoding="utf-8")

@@ -439,14 +439,11 @@ class LayerCache:
             self._close(*self.memory.discard(self.head, self.start))
         self._begin()
 
-    def _close_gap(self, at_least: int | None = None) -> bool:
-        """Close the slots of own memory that units have left by themselves, where these are so many; whether they were.
-
-        at_least: None: an eighth of the units behind them, which have to move.
-        """
+    def _close_gap(self, at_least: int) -> bool:
+        """Close the slots of own memory that units have left by themselves, where these are so many; whether it has."""
         first = max(self.head, self.memory.offset)
         gone = self.start - first
-        if gone < ((self.stop - self.start) // 8 + 1 if at_least is None else at_least):
+        if gone < at_least:
             return False
         self.memory.close(first, self.start, self.stop)
         self._close(first, gone)
@@ -523,7 +520,8 @@ class LayerCache:
 
         Behind shared slots the slab alone grows, as long as most of these live.
         """
-        if self._quantizes and self._close_gap() and self.stop + rows <= self.memory.capacity:
+        worthwhile = (self.stop - self.start) // 8  # units that leave may be so few: all behind them have to move
+        if self._quantizes and self._close_gap(worthwhile + 1) and self.stop + rows <= self.memory.capacity:
             self._widen()
             return
         needed, offset = self.length + rows, self.memory.offset
@@ -537,8 +535,7 @@ class LayerCache:
             self._widen()
             return
         capacity = self.slab.capacity
-        worthwhile = self.start - self.head >= (self.stop - self.start) // 8
-        if not offset and needed <= capacity and (worthwhile or capacity == self._limit):
+        if not offset and needed <= capacity and (self.start - self.head >= worthwhile or capacity == self._limit):
             self._move(self.slab)
             return
         grown = max(needed, int(capacity * GROWTH))

@@ -48,11 +48,13 @@ def compile_kernels(device: torch.device, *, packed: bool, layers: bool) -> None
     if device.type != "cpu" or numba_missing() is not None:
         return
     start = time.perf_counter()
-    _say_what_is_compiled()
     try:
+        _say_what_is_compiled()
         for module in (*MODULES, *[PACKED] * packed, *[LAYERS] * layers):
             importlib.import_module(f"winnow.kernels.{module}")
-    except RuntimeError as error:  # neither the sources' folder can be written nor the user's
+    except RuntimeError as error:
+        if "no locator available" not in str(error):  # for a cache: neither the sources' folder nor the user's
+            raise
         raise ModelError(f"{error}; set NUMBA_CACHE_DIR to a folder that can be written") from error
     log.debug("CPU kernels loaded in %.1f s", time.perf_counter() - start)
 

@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,10 @@ class Watch(TrainerCallback):
     ) -> None:
         self._begin = self._saved = time.monotonic()
         if state.global_step and self.log.is_file():
-            whole = [line for line in self.log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-            self.lines = [told for line in whole if (told := json.loads(line))["step"] <= state.global_step]
+            for line in self.log.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):  # of one that a full disk has torn
+                    self.lines.append(json.loads(line))
+            self.lines = [line for line in self.lines if line["step"] <= state.global_step]
         if state.is_world_process_zero:
             self.log.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
         if not state.global_step:

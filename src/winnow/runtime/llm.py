@@ -127,7 +127,7 @@ class LLM:
             raise ModelError(f"a model is a name, a directory or a PreTrainedModel, not a {type(model).__name__}")
         if adapter is not None and found_adapter is not None:
             if wanted is not None:  # before anything is merged into a model that may be the caller's
-                check_plan(wanted, shape_of(self.model.config, self.model.dtype.itemsize), trained_in(found_adapter))
+                _check_plan(wanted, shape_of(self.model.config, self.model.dtype.itemsize), trained_in(found_adapter))
             self.trained = load_adapter(self.model, found_adapter, asked_name(adapter))
         self.decoder = Decoder(self.model, deterministic=deterministic)
         if heads is not None:
@@ -369,7 +369,7 @@ class LLM:
 
     def _plan(self, plan: str | Plan | None) -> Plan:
         chosen = self.plan if plan is None else Plan.parse(plan)
-        check_plan(chosen, self.decoder.shape, self.trained)
+        _check_plan(chosen, self.decoder.shape, self.trained)
         return chosen
 
     def _request(
@@ -437,7 +437,7 @@ def _checked(params: Any) -> SamplingParams:
     return params
 
 
-def check_plan(plan: Plan, shape: ModelShape, trained: Trained | None) -> None:
+def _check_plan(plan: Plan, shape: ModelShape, trained: Trained | None) -> None:
     """Raise PlanError where a plan is not valid for a model, or it computes a prompt otherwise than was trained."""
     plan.validate(shape)
     if trained is not None:

@@ -17,7 +17,7 @@ from winnow.server.events import GO_ON, STREAM
 from winnow.server.fields import ChatBody, ChatOn, CompletionBody, CompletionOn, DetokenizeBody, Failure, TokenizeBody
 from winnow.server.going_on import going_on
 from winnow.server.page import page
-from winnow.server.prompts import chat_requests, completion_requests, detokenized, tokens_of
+from winnow.server.prompts import chat_requests, completion_requests, detokenized, echoes, tokens_of
 from winnow.server.service import Service
 from winnow.server.spelling import Spelling
 from winnow.server.tracing import traced
@@ -61,7 +61,7 @@ def _add_completions(app: FastAPI, service: Service) -> None:
         requests = going_on(
             await deadline.keep(completion_of(body, lines_up=not given)), given, service.llm.decoder.shape.vocab
         )
-        echoed = await deadline.keep(service.aside(service.spelt, body.prompt)) if body.echo else None
+        echoed = await deadline.keep(service.aside(echoes, service, body))
         view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
         return await respond(service, body, view, http, deadline)
 

@@ -132,7 +132,8 @@ class Bounded:
 
         async def read_on(message: Message) -> None:
             try:
-                await asyncio.wait_for(send(message), PAUSE_S)
+                async with asyncio.timeout(PAUSE_S):
+                    await send(message)
             except TimeoutError:
                 raise Unread from None
 

@@ -4,9 +4,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from transformers import PreTrainedTokenizerBase
+
 from winnow.engine.request import Request
 from winnow.errors import WinnowError
 from winnow.plan import Plan
+from winnow.policies.prompt.spelling import Spelt, encode, spell_each
 from winnow.reading import check_length, check_text
 from winnow.runtime.llm import LLM
 from winnow.sampling import SamplingParams
@@ -31,6 +34,19 @@ def completion_requests(service: Service, body: CompletionBody) -> list[Request]
     before = body.logprobs if body.echo else None
     with_ids = [_encoded(service.llm, prompt, index) for index, prompt in enumerate(body.prompt)]
     return _requests(service, body, with_ids, body.max_tokens, body.logprobs, before)
+
+
+def echoes(service: Service, body: CompletionBody) -> list[Spelt] | None:
+    """What stands before each answer, with the characters of its tokens where probabilities are asked for; None:
+    nothing does."""
+    spans = body.logprobs is not None
+    return [_echo(service.tokenizer, each, spans=spans) for each in body.prompt] if body.echo else None
+
+
+def _echo(tokenizer: PreTrainedTokenizerBase, prompt: str | list[int], *, spans: bool) -> Spelt:
+    if isinstance(prompt, str):
+        return prompt, encode(tokenizer, prompt, special=True)[1] if spans else []
+    return spell_each(tokenizer, prompt) if spans else (str(tokenizer.decode(prompt)), [])
 
 
 def chat_requests(service: Service, body: ChatBody) -> list[Request]:

@@ -11,7 +11,6 @@ from winnow.engine.background import Answers, Background
 from winnow.engine.request import Output, Request
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
-from winnow.policies.prompt.spelling import Spelt, encode, spell_each
 from winnow.runtime.llm import LLM
 from winnow.server.deadline import Deadline
 from winnow.server.doors import Door
@@ -100,15 +99,6 @@ class Service:
             "plan": str(self.plan),
             "plans": self._named_plans if self.plans else "any",
         }
-
-    def spelt(self, prompts: Sequence[str | list[int]]) -> list[Spelt]:
-        """Prompts as text, and the characters of each of their tokens."""
-        return [
-            spell_each(self.tokenizer, each)
-            if not isinstance(each, str)
-            else (each, encode(self.tokenizer, each, special=True)[1])
-            for each in prompts
-        ]
 
     async def aside(self, work: Callable[..., Some], *given: Any, **named: Any) -> Some:
         """The result of what takes a while and needs no loop."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from winnow import __version__
 from winnow.engine.request import Completion, Likeliest, Output, Request
 from winnow.engine.text import TextStream
-from winnow.policies.prompt.spelling import Spelt
+from winnow.policies.prompt.spelling import Span, Spelt
 from winnow.server.spelling import Spelling
 
 Json = dict[str, Any]
@@ -64,7 +64,8 @@ class CompletionView(View):
     def __init__(self, *given: Any, echoed: Sequence[Spelt] | None) -> None:
         super().__init__(*given)
         self._echoed = echoed
-        self._said: dict[int, TextStream] = {}  # by each choice so far
+        self._begun: set[int] = set()  # choices of which a part has been shown
+        self._said: dict[int, TextStream] = {}  # by each of them
 
     def choice(self, completion: Completion) -> Json:
         return self._shown(completion, completion.finish_reason)
@@ -74,26 +75,26 @@ class CompletionView(View):
 
     def _shown(self, come: Completion | Output, finish_reason: str | None) -> Json:
         """A choice as far as it has come, with what stands before it where this is its first part."""
-        index, prompt = self.place(come.prompt_index, come.sample_index), self.requests[come.prompt_index].ids
+        index = self.place(come.prompt_index, come.sample_index)
         echo, spans = ("", []) if self._echoed is None else self._echoed[come.prompt_index]
-        before, tokens = len(echo), list(come.token_ids)
-        starts, found = list[int](), list[Likeliest | None](come.logprobs or [])
-        if index in self._said:
-            echo = ""
-        elif self._echoed is not None and self.count is not None:
-            starts, found = [start for start, _ in spans], [*(come.prompt_logprobs or []), *found]
-        said = self._said.setdefault(index, TextStream(self.spelling.tokenizer, (), prompt))
+        first = index not in self._begun
+        self._begun.add(index)
+        shown = {"index": index, "text": echo * first + come.text, "logprobs": None, "finish_reason": finish_reason}
         if self.count is not None:
-            for token in tokens:
-                starts.append(before + len(said.text))
-                said.push(token)
-            tokens = prompt[: len(starts) - len(tokens)] + tokens
-        return {
-            "index": index,
-            "text": echo + come.text,
-            "logprobs": None if self.count is None else self.spelling.classic(tokens, found, starts),
-            "finish_reason": finish_reason,
-        }
+            shown["logprobs"] = self._logprobs(come, index, len(echo), spans if first else [])
+        return shown
+
+    def _logprobs(self, come: Completion | Output, index: int, before: int, spans: list[Span]) -> Json:
+        """before: characters of what is echoed; spans: of its tokens, where these are shown, too."""
+        prompt = self.requests[come.prompt_index].ids
+        if index not in self._said:
+            self._said[index] = TextStream(self.spelling.tokenizer, (), prompt)
+        said, starts = self._said[index], [start for start, _ in spans]
+        for token in come.token_ids:
+            starts.append(before + len(said.text))
+            said.push(token)
+        found = [*(come.prompt_logprobs or ()), *(come.logprobs or ())] if spans else come.logprobs or []
+        return self.spelling.classic([*prompt[: len(spans)], *come.token_ids], found, starts)
 
 
 class ChatView(View):

@@ -102,8 +102,7 @@ class FastKV(ComputePolicy):
         if others >= tokens - self.window:
             return None
         ranked = votes[: -self.window]
-        # No more neighbours than there are: a mean over more is smaller, by the same factor for all.
-        ahead, behind = (min(side, len(ranked)) for side in sides(self.kernel, self.before))
+        ahead, behind = sides(self.kernel, self.before, len(ranked))
         pool, beyond = (avg_pool1d, 0.0) if self.pooling == "avg" else (max_pool1d, -torch.inf)
         pooled = pool(pad(ranked, (behind, ahead), value=beyond)[None], ahead + behind + 1, stride=1)[0]
         pooled[: self.sink] = torch.inf

@@ -34,11 +34,12 @@ def check_kernel(policy: Pooling) -> None:
     )
 
 
-def sides(kernel: int, before: int) -> tuple[int, int]:
-    """How many tokens before a found one share its vote, `before` but no more than half of the kernel, and how many
-    after it: the rest of the kernel."""
+def sides(kernel: int, before: int, tokens: int) -> tuple[int, int]:
+    """How many of so many tokens before a found one share its vote, `before` but no more than half of the kernel, and
+    how many after it: the rest of the kernel. Neither is more than there are, so that a kernel takes no more than a
+    text; a mean over more would be smaller, by the same factor for all."""
     ahead = min(before, kernel // 2)
-    return ahead, kernel - 1 - ahead
+    return min(ahead, tokens), min(kernel - 1 - ahead, tokens)
 
 
 def best_nearby(votes: Tensor, among: Tensor, kernel: int, before: int) -> Tensor:
@@ -47,7 +48,6 @@ def best_nearby(votes: Tensor, among: Tensor, kernel: int, before: int) -> Tenso
     if kernel == 1 or not bool(among.any()):
         return votes
     best, mine = votes.clone(), votes[among]
-    ahead, behind = (min(side, len(mine)) for side in sides(kernel, before))  # no more than there are
-    padded = pad(mine, (behind, ahead), value=-math.inf)
-    best[among] = max_pool1d(padded[None], ahead + behind + 1, stride=1)[0]
+    ahead, behind = sides(kernel, before, len(mine))
+    best[among] = max_pool1d(pad(mine, (behind, ahead), value=-math.inf)[None], ahead + behind + 1, stride=1)[0]
     return best

@@ -126,9 +126,11 @@ class Budgeted(KeepPolicy):
         layers keep L budget units together, as they do when each has the budget. Layers that keep a window are none of
         these.
         """
+        if self.by_layer == "uniform":
+            return self.budget
         windows = layer.windows or [None] * layer.layers
         own, layers = (sum(map(self._holds, part)) for part in (windows[: layer.index], windows))
-        if self.by_layer == "uniform" or layers == 1:
+        if layers == 1:
             return self.budget
         fixed, first, last = self._slope(layer, prompt)
         nearest = min(own, layers - 1 - own)
