@@ -6,6 +6,7 @@ import random
 import re
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from safetensors.torch import load_file, save_file
 sys.path.insert(0, str(Path(__file__).parents[2]))
 facts = pytest.importorskip("recipes.smollm2.facts")
 from recipes.smollm2 import conversations as said  # noqa: E402
-from recipes.smollm2 import parts, report  # noqa: E402
+from recipes.smollm2 import curves, parts, report  # noqa: E402
 
 from winnow import LLM  # noqa: E402
 from winnow.cli.main import app  # noqa: E402
@@ -207,3 +208,24 @@ def test_every_part_is_a_command_of_train(tmp_path):
         assert str(tmp_path / f"{data}.jsonl") in told
     with pytest.raises(CycloptsError):
         app.parse_args([*told, "--other", "1"], exit_on_error=False, print_error=False)
+
+
+def test_curves_lie_over_shares_in_their_order_and_an_eighth_is_on_both(tmp_path):
+    arms = [
+        each["plan"]
+        for each in json.loads((Path(curves.__file__).parents[1] / "quality/locret-curves.json").read_text())["arms"]
+    ]
+    at = {"mean": 0.1, "low": 0.05, "high": 0.2}
+    rows = [{"arm": arm, "task": "all", "domain": "all", "difference": at, "kl": at} for arm in ["full", *arms]]
+    over = curves.curves(rows)
+    doubled = [Fraction(1, 32), Fraction(1, 16), Fraction(1, 8), Fraction(1, 4)]
+    assert {policy: [share for share, _ in curve] for policy, curve in over["budget"].items()} == {
+        "locret": doubled,
+        "keydiff": doubled,
+    }
+    [(policy, curve)] = over["stabilizers"].items()
+    assert policy == "locret"
+    assert [share for share, _ in curve] == [0, Fraction(1, 64), Fraction(1, 32), Fraction(1, 16), Fraction(3, 32)]
+    assert curve[2][1] is over["budget"]["locret"][2][1]  # a quarter of the budget, which is where nothing is said
+    curves.plot({"scores": rows, "windows": rows}, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
