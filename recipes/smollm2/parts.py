@@ -27,7 +27,7 @@ NAMED = re.compile(r"{([\w-]+)}")
 ADAPTER = "--batch 2 --learning-rate 3e-4 --lora.rank 16 --dtype float32 --bf16 --validate-every 300"
 TAUGHT = "--cutoff 23 --decode-from last:256 --batch 1 --accumulate 2 --lora.rank 16 --dtype float32 --bf16"
 HEADS = "--width 256 --length 4096 --updates 32 --learning-rate 1e-3 --warmup 0.1 --validate-every 80"
-ZAP = "--width 256 --length 4096 --dtype bfloat16 --bf16 --validate-every 500"
+ZAP = "--width 128 --length 4096 --updates 32 --learning-rate 1e-3 --warmup 0.1 --validate-every 80"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ PARTS = (
     Part("speed-15", f"speed --cutoff 15 {ADAPTER}", 1200),
     Part("speed-15-none", f"speed --cutoff 15 --anchors none {ADAPTER}", 1200),
     Part("heads", f"locret {HEADS}", 240),
-    Part("zap", f"kvzap {ZAP}", 800),
+    Part("zap", f"kvzap {ZAP}", 80),  # every text is read twice
     Part("gates", "duo --dtype bfloat16 --validate-every 100", 400),
     Part("long-heads", f"locret {HEADS} --adapter {{long}}", 240),
     # The control teaches, so that what is left between the two is what a prompt in fewer layers cannot say; and the end

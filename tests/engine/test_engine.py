@@ -14,12 +14,15 @@ from tokenizers_for_tests import byte_tokenizer
 from trials import COMBINED, fresh, held, plan_of, small_llm
 from winnow import LLM, Plan, SamplingParams
 from winnow.engine import entry as entry_module
+from winnow.engine import services
 from winnow.engine.bound import bound_bytes
 from winnow.engine.engine import Engine
 from winnow.engine.pace import FIRST, Pace
 from winnow.errors import CapacityError, InputError
 from winnow.policies.registry import POLICIES
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.observer import Observer
+from winnow.runtime.sequence import Sequence
 
 EVERY = [*(plan_of(name, policy.trial) for name, policy in POLICIES.items()), *map(Plan.parse, COMBINED)]
 LAZY = "lazyllm(layers=[1, 2], keep=0.6)"
@@ -663,3 +666,28 @@ def test_logits_of_a_session_and_of_the_engine_are_the_same(llm, text):
     row = logits[0].log_softmax(-1)
     top = torch.tensor([completion.logprobs[0][token] for token in sorted(completion.logprobs[0])])
     torch.testing.assert_close(top, row[sorted(completion.logprobs[0])], rtol=0, atol=1e-5)
+
+
+class Refuses(Observer):
+    def begun(self, sequence, prompt):
+        raise RuntimeError("not this one")
+
+
+@pytest.mark.parametrize("observed", [True, False])
+def test_what_fails_as_it_begins_holds_no_memory(llm, text, monkeypatch, observed):
+    """The error stays with the completion, and what its traceback still sees of the sequence is empty."""
+    [request] = llm.check([text[:20]], params(4))
+    if observed:
+        request = replace(request, observer=Refuses())
+    else:
+        monkeypatch.setattr(services, "plant", lambda *given: 1 / 0)
+    with llm.engine() as engine:
+        engine.enqueue(request)
+        [completion] = ended(engine).values()
+        assert (completion.finish_reason, engine.reserved_bytes) == ("error", 0)
+    seen, frame = [], completion.error.__traceback__
+    while frame is not None:
+        seen += [each for each in frame.tb_frame.f_locals.values() if isinstance(each, Sequence)]
+        frame = frame.tb_next
+    assert seen
+    assert all(cache.allocated_nbytes == 0 for state in seen for cache in state.own_caches())

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, Gemma2Config
 
 from covering import covered
-from models import small_model
+from models import LAYER_TYPES, SMALL, small_model
 from trials import COMBINED, plan_of, small_llm, tolerance
 from winnow import LLM, SamplingParams
 from winnow.engine.bound import bound_bytes
@@ -133,6 +134,40 @@ def test_what_is_let_go_is_what_was_counted():
         assert engine.retained_bytes > 0
         engine._retained.shrink(0)
         assert (engine.retained_bytes, memory(engine)) == (0, 0)
+
+
+def test_units_of_others_count_where_windows_let_units_go():
+    """A text goes on from a part of another one, whose units stay in memory that both share; what comes next goes on
+    from that, and has no room for them."""
+    shape = {"head_dim": 32, "sliding_window": 100, "layer_types": LAYER_TYPES, "query_pre_attn_scalar": 20}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(Gemma2Config(**SMALL, **shape), attn_implementation="eager")
+    llm = LLM(model.float().eval(), prefill_chunk=16)
+    first, second = PROMPT[:95], [*PROMPT[:50], *PROMPT[:80]]
+    with llm.engine(retain_bytes=2**40) as engine:
+        answer(engine, first, new=1)
+        got = answer(engine, second, new=2)
+        assert got.stats.cached_tokens == 50
+        third = [*second, *got.token_ids[:1], *PROMPT[:10]]
+        engine.max_cache_bytes = bound_bytes(Plan(), llm.decoder.shape, len(third), 1, 16)
+        [request] = llm.check([third], params(2))
+        engine.enqueue(request)
+        while not engine.idle:
+            for output in engine.step():
+                got = output.completion or got
+            assert engine.reserved_bytes <= engine.max_cache_bytes
+        assert got.stats.cached_tokens == len(second) + 1
+    assert got.token_ids == answer(llm.engine(), third, new=2).token_ids
+
+
+def test_a_text_that_is_rotated_otherwise_replaces_none():
+    """A long one begins with all of a short one, and no short one could go on from it."""
+    llm = LLM(small_model("phi3-longrope-short"), prefill_chunk=64)
+    with llm.engine(retain_bytes=2**40) as engine:
+        short = PROMPT[:120]
+        answer(engine, short, new=1)
+        assert answer(engine, [*short, *PROMPT, *PROMPT], new=1).stats.cached_tokens == 0
+        assert answer(engine, [*short, 9, 9], new=1).stats.cached_tokens == 120
 
 
 def test_another_question_over_a_text_does_not_copy_it(llm):

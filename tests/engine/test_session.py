@@ -404,3 +404,20 @@ def test_a_turn_after_units_is_refused(llm):
     filled.close()
     with pytest.raises(InputError, match="is closed"):
         filled.turn([5])
+
+
+@each_plan
+def test_a_session_whose_beginning_is_interrupted_is_closed(llm, text, plan):
+    """Before anything is fed, as in the middle of it: nothing is taken for what comes after a prompt."""
+    for last in (0, PROMPT // 2):
+        session, told = llm.session(plan=plan, max_tokens=9), []
+
+        def interrupts(tokens, told=told, last=last):
+            told.append(tokens)
+            if sum(told) >= last:
+                raise RuntimeError("no more")
+
+        with pytest.raises(RuntimeError, match="no more"):
+            session.feed(text[:PROMPT], progress=interrupts)
+        with pytest.raises(InputError, match="the session is closed"):
+            session.feed(text[:PROMPT])

@@ -169,3 +169,14 @@ def test_layers_with_different_windows_or_rotations_share_no_cache(name, text):
     llm = LLM(small_model(name))
     with pytest.raises(PlanError, match="use share=1"):
         llm.generate([text], plan="swiftkv(cutoff=2, share=2)")
+
+
+def test_means_of_no_more_teachers_stay_than_a_plan_has(llm, text):
+    """Clients may ask for any cutoff and share; what is averaged for each goes when it is too many."""
+    first = llm.generate([text[:PROMPT]], SamplingParams(max_tokens=2, logprobs=0), plan="swiftkv(cutoff=1, share=2)")
+    for cutoff, share in ((2, 2), (1, 3), (1, 2)):
+        again = llm.generate(
+            [text[:PROMPT]], SamplingParams(max_tokens=2, logprobs=0), plan=f"swiftkv(cutoff={cutoff}, share={share})"
+        )
+        assert 1 <= len(llm.decoder.derived["means"]) <= LAYERS // 2
+    assert again[0].logprobs == first[0].logprobs

@@ -88,12 +88,12 @@ class Entry:
         new = request.params.max_tokens - 1
         state, prompt = admit(decoder, tokenizer, request.plan, request.ids, new, chunk, prefix)
         state.stats.queue_s = started - self.arrived
-        if (observer := request.observer) is not None:
-            state.observer = observer
-            observer.begun(state, prompt)
         self.pinned = sum(state.reached_nbytes.values()) - sum(state.held())
         told: dict[str, Any] = {"progress": self.progress, "mark": mark}
         self.jobs = [_Prompt(state, prompt[state.position :], **told, entry=self, decoder=decoder, tokenizer=tokenizer)]
+        if (observer := request.observer) is not None:
+            state.observer = observer
+            observer.begun(state, prompt)  # which may raise, as below: its units are given back as they are at any end
         self.progress(state.omitted + state.position)  # which may raise, or end this
 
     def end(self, reason: FinishReason, error: BaseException | None = None) -> None:

@@ -11,6 +11,7 @@ from winnow.policies.compute.base import Deep
 from winnow.policies.read.base import Reader
 from winnow.policies.read.dense import Dense
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.rotary import Frequencies
 from winnow.runtime.sequence import Prefix, Sequence, frequencies_of
 
 FAR = 2**62  # bytes that nothing has
@@ -98,10 +99,11 @@ class Retained:
             return state.release()
         state.reader.reset()
         state.reader = Reader()
-        new = Kept(np.array(ids[:stable]), kind, state, cuts)
+        new, going = Kept(np.array(ids[:stable]), kind, state, cuts), (state.deep, state.frequencies)
         for other in list(self._kept):
-            alike = other.kind == new.kind and new.common(other.tokens) == len(other.tokens)
-            if alike and (cuts or len(other.tokens) == stable):
+            first = len(other.tokens)
+            begins = other.kind == new.kind and new.common(other.tokens) == first
+            if begins and (cuts or first == stable) and _alike(other.state, *going, first):
                 self.drop(other)
         for piece, nbytes in new.pieces.items():
             holders, counted = self._holders.get(piece, (0, 0))
@@ -158,18 +160,27 @@ class Retained:
         tokens, wanted = self.stable(request.plan, tokens, deep), tokens
         if tokens < wanted and not kept.cuts:
             return 0
-        anchors = [[anchor for anchor in each.anchors if anchor < tokens] for each in (deep, state.deep)]
         length = len(request.ids) + request.params.max_tokens - 1
         rotated = frequencies_of(self._decoder, request.plan, len(request.ids), length)
-        return tokens if anchors[0] == anchors[1] and rotated is state.frequencies else 0
+        return tokens if _alike(state, deep, rotated, tokens) else 0
 
 
-def prefix_of(kept: Kept, tokens: int, room: int) -> Prefix:
+def _alike(state: Sequence, deep: Deep, rotated: Frequencies, tokens: int) -> bool:
+    """Whether the first tokens of a sequence are rotated as in another text, and go as deep."""
+    anchors = [[anchor for anchor in each.anchors if anchor < tokens] for each in (deep, state.deep)]
+    return anchors[0] == anchors[1] and rotated is state.frequencies
+
+
+def prefix_of(kept: Kept, tokens: int, room: int) -> Prefix | None:
     """The first tokens of what is retained, for one prompt. Units lie in memory that both share, unless most of it, or
-    more than `room` bytes, would be there for others' units alone."""
-    state = kept.state
-    others = sum(kept.pieces.values()) - tokens * sum(cache.unit_bytes for cache in state.own_caches())
-    return Prefix(state.fork(), tokens, alone=kept.cuts and (2 * tokens < state.position or others > room))
+    more than `room` bytes, would be there for others' units alone: then they are copied, or None where a plan chose
+    them, since what it knows of them has no copy."""
+    state, unit_bytes = kept.state, sum(cache.unit_bytes for cache in kept.state.own_caches())
+    needed = tokens * unit_bytes if kept.cuts else sum(state.held())
+    crowded = sum(kept.pieces.values()) - needed > room
+    if crowded and not state.plan.keeps_all:
+        return None
+    return Prefix(state.fork(), tokens, alone=crowded or (kept.cuts and 2 * tokens < state.position))
 
 
 def _last_cut(plan: Plan, n: int, prompt: int, chunk: int) -> int:

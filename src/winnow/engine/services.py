@@ -97,15 +97,25 @@ def admit(
     state = new_sequence(
         decoder, plan, len(kept), len(kept) + new, chunk, omitted=len(ids) - len(kept), deep=deep, prefix=prefix
     )
+    try:
+        _equip(state, services, kept)
+        if state.gates.fills or state.deep.anchors:
+            decoder.refresh()
+        if prefix is None:
+            plant(decoder, state, kept[0])
+    except BaseException:
+        state.release()  # the error's traceback holds it
+        raise
+    return state, kept
+
+
+def _equip(state: Sequence, services: ModelServices, prompt: list[int]) -> None:
+    """What the policies of its plan bring for a text with this prompt."""
+    plan = state.plan
     if state.score is not None and state.score.heads is not None:
         state.scorer = state.score.heads(services)
     state.merger = plan.keep.merger(services)
-    state.reader = plan.read.reader(decoder.shape, services, len(kept))
+    state.reader = plan.read.reader(state.shape, services, len(prompt))
     state.chooser = plan.prefill.chooser(services)
     if any(pattern.held for pattern in state.patterns):
-        state.repeats = plan.keep.repeats(kept, services)
-    if state.gates.fills or state.deep.anchors:
-        decoder.refresh()
-    if prefix is None:
-        plant(decoder, state, kept[0])
-    return state, kept
+        state.repeats = plan.keep.repeats(prompt, services)

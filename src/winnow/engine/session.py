@@ -67,17 +67,17 @@ class Session:
         Raises InputError, CapacityError or PlanError before anything is fed.
         """
         start, tokens, first = time.perf_counter(), self._llm.token_ids(ids), self._begun is None
+        there = None
         if self._begun is None:
             state = self._admit(tokens)
-            progress(state.omitted)
-            fed = _Fed(state, self.prompt, progress=progress)
+            fed, there = _Fed(state, self.prompt, progress=progress), state.omitted
             self._seen = tokens
         else:
             self._check_room(len(tokens))
             fed = _Fed(self._begun, [], tokens[0], following=tokens[1:])
             self._fed += len(tokens)
             self._seen += tokens
-        self._run([fed], self._llm.prefill_chunk)
+        self._run([fed], self._llm.prefill_chunk, there)
         took = time.perf_counter() - start
         self._seconds[1] += took
         if first:
@@ -140,10 +140,9 @@ class Session:
         start = time.perf_counter()
         found = retained.find(request, kind, self.plan.compute.full_depth(request.ids, llm.services))
         state = twin._admit(request.ids, None if found is None else prefix_of(*found, FAR))
-        progress(state.omitted + state.position)
         fed = _Fed(state, twin.prompt[state.position :], progress=progress)
         twin._seen = request.ids
-        twin._run([fed], llm.prefill_chunk)
+        twin._run([fed], llm.prefill_chunk, state.omitted + state.position)
         twin.logits, twin._seconds = fed.rows[-1], [time.perf_counter() - start] * 2
         return twin
 
@@ -203,9 +202,14 @@ class Session:
         self._begun.observer = self._observer
         return self._begun
 
-    def _run(self, jobs: Sequence[Job], rows: int) -> None:
-        """Step until they have been fed; what is interrupted half-way is closed, since nobody can go on from there."""
+    def _run(self, jobs: Sequence[Job], rows: int, there: int | None = None) -> None:
+        """Step until they have been fed; what is interrupted half-way is closed, since nobody can go on from there.
+
+        there: how many tokens of a prompt that begins are not to be fed, of which its job is told first.
+        """
         try:
+            if there is not None:
+                jobs[0].progress(there)
             run(self._llm.decoder, jobs, rows)
         except BaseException:
             self.close()

@@ -64,15 +64,18 @@ def leave_units(decoder: Decoder, gate: Gate, segment: Segment, hidden: Tensor, 
 
 
 def heads_of(decoder: Decoder, projection: Projection) -> Heads:
-    """The modules of a projection; those of several teachers are averaged once per model."""
+    """The modules of a projection; those of several teachers are averaged, and stay for as many groups of teachers as
+    one plan can have."""
     norm = getattr(decoder.layers[projection.norm], "input_layernorm", None)
     teachers = [_parts(decoder, layer) for layer in projection.teachers]
     if len(teachers) == 1:
         return Heads(norm, *teachers[0], decoder.shape.head_dim)
-    key = ("mean", projection.teachers)
-    if key not in decoder.derived:
-        decoder.derived[key] = tuple(_mean(parts, decoder.dtype) for parts in zip(*teachers, strict=True))
-    keys, values, key_norm = decoder.derived[key]
+    means = decoder.derived.setdefault("means", {})
+    if projection.teachers not in means:
+        if len(means) >= decoder.shape.layers // 2:
+            del means[next(iter(means))]
+        means[projection.teachers] = tuple(_mean(parts, decoder.dtype) for parts in zip(*teachers, strict=True))
+    keys, values, key_norm = means[projection.teachers]
     return Heads(norm, keys, values, key_norm, decoder.shape.head_dim)
 
 
