@@ -7,6 +7,8 @@ import pytest
 from test_errors import fails
 
 from winnow.cli import serve
+from winnow.cli.commands.serve import Serve
+from winnow.server import primitives
 
 
 def test_a_missing_extra(winnow, tiny, monkeypatch):
@@ -42,6 +44,12 @@ def test_bad_options(winnow, tiny, flags, words):
 def test_a_key_in_the_environment_is_taken_as_it_stands(winnow, tiny, monkeypatch, key, words):
     monkeypatch.setenv("WINNOW_API_KEY", key)
     fails(winnow("serve", tiny), words)
+
+
+def test_a_model_in_this_directory_has_its_name(tiny, monkeypatch):
+    monkeypatch.setattr(primitives, "keep_few_primitives", lambda: None)  # it changes the environment
+    monkeypatch.chdir(tiny)
+    assert serve.load_service(Serve(".")).name == tiny.name
 
 
 def test_plans_in_files(winnow, tiny, tmp_path):

@@ -127,6 +127,13 @@ def test_the_first_layer_that_finds_it_and_the_vote_that_needs_least():
     assert summarise_needles([needle((0.9,) * 4, (0.01,) * 4)], Ranks()).first is None
 
 
+@pytest.mark.parametrize(("prompts", "enough"), [(1, 1), (9, 9), (10, 9), (11, 10), (20, 18), (24, 22), (40, 36)])
+def test_what_is_enough_in_nine_of_ten(prompts, enough):
+    found = [Needle("t", 100, (dict.fromkeys(VOTES, place / 100),)) for place in range(1, prompts + 1)]
+    [layer] = summarise_needles(found, Ranks()).layers
+    assert layer["max"].most == enough / 100
+
+
 def test_what_cannot_be_looked_for_is_refused_before_any_work():
     llm = llm_of(tiny_model())
     with pytest.raises(InputError, match=r"kernel=4 must be odd.*use 5"):

@@ -37,6 +37,11 @@ def test_each_needle_counts_at_the_nearest_depth():
     assert (other.plan, other.by_depth) == ("x", (DepthScore(0.5, 0.0, 1), DepthScore(1.0, 0.0, 1)))
 
 
+def test_what_stands_everywhere_in_a_text_has_no_depth():
+    [told] = accuracies([record("full", 0.5, (), (True, False)), record("full", 1.0, (), (True, True))], [0.0, 0.5])
+    assert (told.score, told.by_depth) == (0.75, ())
+
+
 def test_the_loop_rate_is_the_share_of_answers_stuck_at_their_limit():
     stuck = replace(record("full", 0.0, (), ()), token_ids=(4, 5, 5, 5), finish_reason="length")
     ended = replace(stuck, finish_reason="stop")

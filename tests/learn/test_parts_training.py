@@ -210,6 +210,8 @@ def test_another_run_is_not_resumed(case: Case, data: Path, tmp_path: Path) -> N
         train(**case.other)
     with pytest.raises(InputError, match="not empty; resume the run in it"):
         case.train(tiny_llm(), data, out, case.recipe)
+    with pytest.raises(InputError, match="prefill_chunk "):  # rounded otherwise
+        case.train(tiny_llm(prefill_chunk=5), data, out, case.recipe, resume=True)
     with pytest.raises(InputError, match="data "):
         train(write(tmp_path / "other.jsonl", keys(1, 9)))
     [state] = out.glob("checkpoint-*/state.safetensors")

@@ -102,6 +102,18 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(data: Path, tmp_path
     assert not list(parts.glob("checkpoint-*"))
 
 
+def test_a_line_of_the_log_is_of_all_steps_since_the_one_before(data: Path, tmp_path: Path) -> None:
+    """Also behind a pause: there is one at every checkpoint."""
+    seldom = replace(QUICK, steps=4, log_every=3)
+    train(data, tmp_path / "whole", recipe=seldom)
+    with pytest.raises(KeyboardInterrupt):
+        train(data, tmp_path / "parts", recipe=seldom, progress=stop_at(3))
+    train(data, tmp_path / "parts", recipe=seldom, resume=True)
+    whole, parts = ([(line["step"], line["loss"]) for line in log(tmp_path / name)] for name in ("whole", "parts"))
+    assert [step for step, _ in whole] == [1, 2, 3, 4]
+    assert parts == whole
+
+
 def test_accumulating_gradients_is_one_large_batch(data: Path, tmp_path: Path) -> None:
     large, small = replace(FULL, batch=6), replace(FULL, batch=2, accumulate=3)
     train(data, tmp_path / "large", recipe=large)

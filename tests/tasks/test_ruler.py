@@ -68,6 +68,11 @@ def test_forms_share_no_wording_and_no_key(name, tokenizer):
     assert not told[0] & told[1]
 
 
+@pytest.mark.parametrize("tokens", range(200, 331, 10))
+def test_texts_that_are_nearly_too_short_hold_few_words(tokens, tokenizer):
+    assert len(render(build("common_words", tokenizer, tokens), tokenizer)) <= tokens
+
+
 @pytest.mark.parametrize("tokens", [512, 4096])
 def test_common_words_come_more_often_than_all_others(tokens, tokenizer):
     example = build("common_words", tokenizer, tokens)

@@ -1,12 +1,13 @@
 """Limits, bounds, frontier, clock: everything that needs no model."""
 
 import math
+import statistics
 
 import pytest
 
 from winnow.errors import InputError
 from winnow.tune.clock import Clock, OutOfTime
-from winnow.tune.frontier import figures_of, frontier, take_turns
+from winnow.tune.frontier import _margin, figures_of, frontier, take_turns
 from winnow.tune.limits import Limits
 from winnow.tune.measure import Measurement
 
@@ -26,6 +27,14 @@ def test_figures_are_means_with_bounds_and_the_most_memory():
     assert got.kl_bound == pytest.approx(0.2 + margin)
     assert got.agreement_bound == pytest.approx(0.9 - margin)
     assert (got.total_mib, got.rows_share, got.units_share, got.prompts) == (2.0, 1.0, 1.0, 2)
+
+
+def test_bounds_follow_students_t_to_any_number():
+    """1.3406 for 16 values, 1.3368 for 17, 1.3156 for 25: no jump where the table ends."""
+    for count, quantile in ((16, 1.3406), (17, 1.3368), (25, 1.3178), (1000, 1.2824)):
+        values = [0.0, 1.0] * (count // 2) + [0.5] * (count % 2)
+        unit = statistics.stdev(values) / math.sqrt(count)
+        assert _margin(values) / unit == pytest.approx(quantile, abs=0.004)
 
 
 def test_one_prompt_proves_nothing():

@@ -49,7 +49,7 @@ def load_service(options: Serve, *, fronted: bool = False) -> "Service":
 
     plan = None if options.plan is None else parse_plan(options.plan)
     llm = options.load(plan=plan, deterministic=options.deterministic)
-    name = options.settings.served_model_name or Path(options.model_name).name
+    name = options.settings.served_model_name or Path(options.model_name).absolute().name
     return Service(llm, options.settings, name, fronted=fronted)
 
 

@@ -71,7 +71,8 @@ def _accuracy(group: Sequence[Record], depths: Sequence[float]) -> Accuracy:
     low, high = wilson(score, len(scores))
     bins: dict[float, list[bool]] = {depth: [] for depth in sorted(depths)}
     for record in group:
-        for place, hit in zip(record.depths, record.found, strict=True):
+        # Some tasks ask for what stands everywhere in a text.
+        for place, hit in zip(record.depths, record.found, strict=True) if record.depths else ():
             bins[min(bins, key=lambda depth: abs(depth - place))].append(hit)
     by_depth = tuple(DepthScore(depth, sum(hits) / len(hits), len(hits)) for depth, hits in bins.items() if hits)
     loop_rate = sum(record.loops for record in group) / len(group)

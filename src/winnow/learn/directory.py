@@ -40,7 +40,8 @@ def check_resumed(out: Path, record: dict[str, Any]) -> Path:
     if before["result"] is not None:
         raise InputError(f"the run in {out} is finished; start another one in a new directory")
     then, now = _identity(before), _identity(record)
-    then["dtype"] = then["dtype"] or now["dtype"]  # older runs have not noted it
+    for name in ("dtype", "prefill_chunk", "packed"):
+        then[name] = now[name] if then[name] is None else then[name]  # older runs have not noted it
     if changed := [
         f"{name} {then.get(name)!r} before, {now[name]!r} now" for name in now if then.get(name) != now[name]
     ]:
@@ -69,7 +70,7 @@ def _identity(record: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: record.get(name) for name in ("plan", "begin", "teacher")},
         "model": known["base"].get("fingerprint"),
-        "dtype": known["base"].get("dtype"),
+        **{name: known["base"].get(name) for name in ("dtype", "prefill_chunk", "packed")},
         "data": known["data"].get("sha256"),
         "validation": (known["data"].get("validation") or {}).get("sha256"),
         **{name: value for name, value in known["recipe"].items() if name not in ("lora", *HOW_OFTEN)},

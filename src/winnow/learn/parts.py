@@ -10,6 +10,7 @@ from winnow.learn.journal import Journal, load_checkpoint
 from winnow.learn.run import Learning, Of, Parts, Progress, Recipe, Report, Run
 from winnow.learn.samples import Samples
 from winnow.learn.saving import metadata, write_metadata
+from winnow.models.packed import is_packed
 from winnow.runtime.adapters import adapter_name
 from winnow.runtime.llm import LLM
 
@@ -47,7 +48,8 @@ def train_parts(
     held_out = Samples([], {}) if validation is None else parts.read(validation)
     about = {**samples.about, "validation": held_out.about} if held_out.about else samples.about
     config = parts.config()
-    base = {"name": config.base, "fingerprint": config.fingerprint, "dtype": str(llm.model.dtype)}
+    base: dict[str, Any] = {"name": config.base, "fingerprint": config.fingerprint, "dtype": str(llm.model.dtype)}
+    base |= {"prefill_chunk": llm.prefill_chunk, "packed": is_packed(llm.model)}  # on which the last bits depend
     if (adapter := adapter_name(llm.model)) is not None:
         base["adapter"] = adapter
     record = metadata(parts.plan, llm.decoder.shape.layers, base, recipe, about, libraries=LIBRARIES)

@@ -62,6 +62,7 @@ class Watch(TrainerCallback):
         # Several processes have to save after the same step, and each has a clock of its own.
         if args.world_size == 1 and time.monotonic() - self._saved >= 60 * self.recipe.save_minutes:
             control.should_save = True
+        control.should_log |= control.should_save  # or the next line would be the mean of what came after a pause alone
         self.progress(self._progress(state))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:

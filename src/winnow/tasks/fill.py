@@ -94,7 +94,8 @@ def fill_with_records(build: Callable[[int], Example], draw: Draw, sample: str, 
         count = min(low + more, high - 1)
         example = build(count)
         measured = draw.length(example)
-        per_record = (measured - smallest) / (count - 2)
+        if measured > smallest:  # the first few may add nothing to a text that must have so many words
+            per_record = (measured - smallest) / (count - 2)
         if measured <= draw.tokens:
             best, low, length = example, count, measured
         else:

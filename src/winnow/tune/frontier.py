@@ -97,7 +97,8 @@ def _margin(values: Sequence[float]) -> float:
     """How far the mean may be off; one value says nothing about that."""
     if len(values) < 2:
         return math.inf
-    quantile = T90[len(values) - 2] if len(values) - 2 < len(T90) else Z90
+    freedom = len(values) - 1
+    quantile = T90[freedom - 1] if freedom <= len(T90) else Z90 + (Z90**3 + Z90) / (4 * freedom)  # of Student's t
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
