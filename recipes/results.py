@@ -60,6 +60,7 @@ ON_FOUR = "-m smollm2 -t niah_single -t niah_multikey -t niah_uuids -t banking77
 ON_COPIES = "-m smollm2 -t niah_uuids -t niah_single -t niah_multikey"
 # Locret's heads at that of their two settings which was nearer to full attention on validation's texts.
 HEADS = "locret(budget={11/128}, chunk=128, local={1/16}, stabilizers={1/16}, by_head='adaptive')"
+HALF_AS_MANY = "locret(budget={57/1024}, chunk=128, local={1/32}, stabilizers={1/32}, by_head='adaptive')"
 ON_NEEDLE = "-m needle -t passkey -t number -t kv -t multi_needle"
 
 
@@ -199,6 +200,14 @@ RESULTS_IN_ORDER = (
     Result("quality-locret-settings", 90, _evicted("locret-settings", "validation", 6, 11, 1)),
     Result("quality-evict-settings", 90, _evicted("evict-settings", "validation", 6, 11, 1)),
     Result("quality-evict", 300, (*_evicted("evict", "test", 50, 50, 4), _compared("evict", HEADS))),
+    Result("quality-evict-16", 190, (
+        *_evicted("evict-16", "test", 50, 50, 4), _compared("evict-16", HALF_AS_MANY),
+    )),
+    Result("quality-locret-curves", 35, (
+        *_evicted("locret-curves", "validation", 6, 6, 1),
+        "python -m recipes.smollm2.curves docs/results/quality-locret-curves.json "
+        "--plot docs/results/quality-locret-curves.png",
+    )),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "composed")),
     Result("fit", 1, quoted=("fit.md", "fit.json")),

@@ -30,21 +30,17 @@ SHOWN = {
 Curve = list[tuple[Fraction, Record]]
 
 
-def curves(rows: list[Record]) -> dict[str, dict[str, Curve]]:
-    """What lies over the budget and over the stabilizers, both shares of a prompt: by policy, the least first."""
-    over: dict[str, dict[str, Curve]] = {"budget": {}, "stabilizers": {}}
+def curves(rows: list[Record]) -> dict[str, Curve]:
+    """What lies over the budget and over the stabilizers, both shares of a prompt: the least first."""
+    over: dict[str, Curve] = {"budget": [], "stabilizers": []}
     for row in rows:
-        policy = row["arm"].split("(")[0]
         given = {name: Fraction(share) for name, share in SHARE.findall(row["arm"])}
         if "budget" in given and "stabilizers" not in given:
-            over["budget"].setdefault(policy, []).append((given["budget"], row))
-        if policy == "locret" and given["budget"] == EIGHTH:
+            over["budget"].append((given["budget"], row))
+        if given.get("budget") == EIGHTH:
             stay = given.get("stabilizers", EIGHTH / 4)  # a quarter of the budget where nothing is said
-            over["stabilizers"].setdefault(policy, []).append((stay, row))
-    for by_policy in over.values():
-        for curve in by_policy.values():
-            curve.sort(key=lambda point: point[0])
-    return over
+            over["stabilizers"].append((stay, row))
+    return {name: sorted(curve, key=lambda point: point[0]) for name, curve in over.items()}
 
 
 def plot(document: Record, path: Path) -> None:
@@ -53,30 +49,26 @@ def plot(document: Record, path: Path) -> None:
     panels = figure.subplots(2, 2, sharex="col", sharey="row")
     for axes, (part, (label, field, figured, times)) in zip(panels, SHOWN.items(), strict=True):
         over = curves([row for row in document[part] if row[field] == ALL])
-        for axis, (name, by_policy) in zip(axes, over.items(), strict=True):
-            for policy, curve in by_policy.items():
-                _draw(axis, policy, curve, figured, times)
+        for axis, (name, curve) in zip(axes, over.items(), strict=True):
+            _draw(axis, curve, figured, times)
             if name == "budget":
                 axis.set_xscale("log", base=2)
-            shares = sorted({share for curve in by_policy.values() for share, _ in curve})
-            axis.set_xticks([float(share) for share in shares], [str(share) for share in shares])
+            axis.set_xticks([float(share) for share, _ in curve], [str(share) for share, _ in curve])
+            reference(axis, 0)
             plain(axis)
-        reference(axes[1], 0)
-        axes[0].axhline(0, color="0.45", lw=1, ls="--", zorder=0)
         axes[0].set_ylabel(label)
-    panels[0][0].legend(frameon=False, fontsize=8)
     panels[1][0].set_xlabel("budget, of the prompt")
     panels[1][1].set_xlabel(f"stabilizers, of the prompt, in a budget of {EIGHTH}")
     save(figure, path)
 
 
-def _draw(axis: Axes, policy: str, curve: Curve, figured: str, times: int) -> None:
+def _draw(axis: Axes, curve: Curve, figured: str, times: int) -> None:
     told = [row[figured] for _, row in curve]
     below = [max(0.0, times * (each["mean"] - each["low"])) for each in told]
     above = [max(0.0, times * (each["high"] - each["mean"])) for each in told]
     axis.errorbar(
         [float(share) for share, _ in curve], [times * each["mean"] for each in told], [below, above],
-        color="C0" if policy == "locret" else "C1", marker="o", lw=1.6, elinewidth=0.8, capsize=2, label=policy,
+        marker="o", lw=1.6, elinewidth=0.8, capsize=2,
     )  # fmt: skip
 
 
