@@ -317,9 +317,9 @@ class Engine:
         deep = request.plan.compute.full_depth(request.ids, self._llm.services)
         kind = retained.kind(request)
         kept, tokens = retained.find(request, kind, deep) or (None, 0)
-        retained.shrink(self._room, sparing=kept)
         entry.keep = partial(self._keep, kind)
         prefix = None if kept is None else prefix_of(kept, tokens, self._room)
+        retained.shrink(self._room, sparing=None if prefix is None else kept)
         return prefix, retained.mark(request.plan, deep)
 
     def _keep(self, kind: Kind, ids: list[int], state: Sequence) -> None:
