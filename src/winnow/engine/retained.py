@@ -99,11 +99,11 @@ class Retained:
             return state.release()
         state.reader.reset()
         state.reader = Reader()
-        new, going = Kept(np.array(ids[:stable]), kind, state, cuts), (state.deep, state.frequencies)
+        new = Kept(np.array(ids[:stable]), kind, state, cuts)
         for other in list(self._kept):
             first = len(other.tokens)
             begins = other.kind == new.kind and new.common(other.tokens) == first
-            if begins and (cuts or first == stable) and _alike(other.state, *going, first):
+            if begins and (cuts or first == stable) and _alike(other.state, state.deep, state.frequencies, first):
                 self.drop(other)
         for piece, nbytes in new.pieces.items():
             holders, counted = self._holders.get(piece, (0, 0))

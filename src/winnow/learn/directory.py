@@ -10,6 +10,7 @@ from winnow.runtime.adapters import METADATA, read_metadata
 
 CHECKPOINT = "checkpoint-"
 COMPLETE = "trainer_state.json"  # the last file of a checkpoint to be written
+OF_BASE = ("dtype", "prefill_chunk", "packed")  # beside its fingerprint: on which the last bits of weights depend
 # Of a recipe: what may change between the parts of a run.
 HOW_OFTEN = ("save_every", "save_minutes", "log_every", "validate_every")
 
@@ -40,7 +41,7 @@ def check_resumed(out: Path, record: dict[str, Any]) -> Path:
     if before["result"] is not None:
         raise InputError(f"the run in {out} is finished; start another one in a new directory")
     then, now = _identity(before), _identity(record)
-    for name in ("dtype", "prefill_chunk", "packed"):
+    for name in OF_BASE:
         then[name] = now[name] if then[name] is None else then[name]  # older runs have not noted it
     if changed := [
         f"{name} {then.get(name)!r} before, {now[name]!r} now" for name in now if then.get(name) != now[name]
@@ -70,7 +71,7 @@ def _identity(record: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: record.get(name) for name in ("plan", "begin", "teacher")},
         "model": known["base"].get("fingerprint"),
-        **{name: known["base"].get(name) for name in ("dtype", "prefill_chunk", "packed")},
+        **{name: known["base"].get(name) for name in OF_BASE},
         "data": known["data"].get("sha256"),
         "validation": (known["data"].get("validation") or {}).get("sha256"),
         **{name: value for name, value in known["recipe"].items() if name not in ("lora", *HOW_OFTEN)},

@@ -49,7 +49,7 @@ def train_parts(
     about = {**samples.about, "validation": held_out.about} if held_out.about else samples.about
     config = parts.config()
     base: dict[str, Any] = {"name": config.base, "fingerprint": config.fingerprint, "dtype": str(llm.model.dtype)}
-    base |= {"prefill_chunk": llm.prefill_chunk, "packed": is_packed(llm.model)}  # on which the last bits depend
+    base |= {"prefill_chunk": llm.prefill_chunk, "packed": is_packed(llm.model)}
     if (adapter := adapter_name(llm.model)) is not None:
         base["adapter"] = adapter
     record = metadata(parts.plan, llm.decoder.shape.layers, base, recipe, about, libraries=LIBRARIES)
