@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFWriter, TokenType
+from gguf import GGMLQuantizationType, GGUFWriter, TokenType, quantize
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 # <s>, </s> and every byte, then tokens that merges make: a byte-level vocabulary that can spell any text.
@@ -13,6 +13,8 @@ MERGES = ["Ġ Ġ", "ĠĠ ĠĠ", "t h", "th e", "Ġ the", "1 2", "12 3", "Ċ Ċ"]
 TOKENS = ["<s>", "</s>", *BYTES, *(merge.replace(" ", "") for merge in MERGES)]
 KINDS = [TokenType.CONTROL] * 2 + [TokenType.NORMAL] * (len(TOKENS) - 2)
 HIDDEN, HEADS, KV_HEADS, FFN, LAYERS, POSITIONS = 32, 4, 2, 48, 2, 512
+WIDTH = 64  # of write_llama's FFN: a multiple of a block of 32, as FFN is not
+Q4_1, Q8_0 = GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0
 
 
 def architecture_keys(architecture: str) -> dict[str, Any]:
@@ -57,6 +59,35 @@ def write_gguf(
         if values is not None:
             data, type = values if isinstance(values, tuple) else (values, None)
             writer.add_tensor(name, data, raw_dtype=type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_llama(path: Path) -> Path:
+    """A whole Llama with tied embeddings: Q8_0 and, but for its values, which are as they are, Q4_1."""
+    rng = np.random.default_rng(0)
+    writer = GGUFWriter(path, "llama")
+    for key, value in (architecture_keys("llama") | tokenizer_keys()).items():
+        add_key(writer, key, WIDTH if key == "llama.feed_forward_length" else value)
+    writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
+    embedding = rng.normal(size=(len(TOKENS), HIDDEN)).astype(np.float32)
+    writer.add_tensor("token_embd.weight", quantize(embedding, Q8_0), raw_dtype=Q8_0)
+    small = HIDDEN // HEADS * KV_HEADS
+    shapes = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (small, HIDDEN), "attn_v": (small, HIDDEN)}
+    shapes |= {"attn_output": (HIDDEN, HIDDEN)}
+    shapes |= {"ffn_gate": (WIDTH, HIDDEN), "ffn_up": (WIDTH, HIDDEN), "ffn_down": (HIDDEN, WIDTH)}
+    for layer in range(LAYERS):
+        for name in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(HIDDEN, np.float32))
+        for name, shape in shapes.items():
+            values = 0.1 * rng.normal(size=shape).astype(np.float32)
+            stored = {"data": values.astype(np.float16)}
+            if name != "attn_v":
+                stored = {"data": quantize(values.astype(np.float32), Q4_1), "raw_dtype": Q4_1}
+            writer.add_tensor(f"blk.{layer}.{name}.weight", stored["data"], raw_dtype=stored.get("raw_dtype"))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

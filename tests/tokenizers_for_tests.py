@@ -1,5 +1,7 @@
 """A byte-level tokenizer made in memory: token id = byte + 3, so multi-byte characters span several tokens."""
 
+from collections.abc import Sequence
+
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -11,11 +13,12 @@ PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
 
 
-def byte_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
-    """259 tokens: <pad>, <bos>, <eos> and every byte."""
+def byte_tokenizer(template: str | None = TEMPLATE, merges: Sequence[tuple[str, str]] = ()) -> PreTrainedTokenizerFast:
+    """259 tokens: <pad>, <bos>, <eos> and every byte; and what merges make of two of them."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet(), key=_byte_of)
     vocab = {"<pad>": 0, "<bos>": 1, "<eos>": 2} | {letter: 3 + i for i, letter in enumerate(alphabet)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    vocab |= {first + second: len(vocab) + i for i, (first, second) in enumerate(merges)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(

@@ -180,7 +180,8 @@ def caption(told: Record, unseen: Record) -> str:
     )
     return (
         f"*SmolLM2-135M after {full['length']:,} tokens: what {len(plans)} plans lose over what each computes, "
-        "holds and reads; in brackets 95 % intervals, in braces shares of a prompt's tokens. Full attention answers "
+        "holds and reads; in brackets 95 % intervals, in braces shares of a prompt's tokens (a plan wants their "
+        "number). Full attention answers "
         f"{_answered(full)} % of {full['questions']} questions of the test split{few}; beside them are "
         f"{windows['full']['windows']} windows of real text. Chosen on validation, some of them anew when the test's "
         f"first questions had been seen, are: {chosen}. `mapped` holds in files what it does not hold in memory "

@@ -2,6 +2,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from winnow import Plan
 from winnow.cli import demo as command
 from winnow.evaluation.demo import Question, questions
 
@@ -67,3 +68,15 @@ def test_the_pre_trained_model_reads_the_document(winnow, monkeypatch):
     assert found["model"] == "smollm2"
     assert [row["right"] for row in found["summary"]] == [1, 1]
     assert found["summary"][1]["kl"] < 0.01
+
+
+def test_what_a_model_was_trained_for_is_its_plan(winnow, tiny, short, monkeypatch):
+    load = command.Demo.load
+
+    def trained(options):
+        llm = load(options)
+        llm.plan = Plan.parse("speed(cutoff=1)")
+        return llm
+
+    monkeypatch.setattr(command.Demo, "load", trained)
+    assert winnow("demo", "-m", tiny, "--json").json["plans"] == ["full", "speed(cutoff=1)"]

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from gguf_files import write_llama
 from lm_eval_tasks import write_tasks
 
 pytest.importorskip("lm_eval", reason="lm_eval is not installed (extra 'eval')")
@@ -99,9 +100,61 @@ def test_ctrl_c_keeps_the_plans_that_were_finished(winnow, tiny, folder, monkeyp
     assert "interrupted" in result.err
 
 
+MADE = """
+task: made
+custom_dataset: !function made.load
+test_split: test
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: answer
+generation_kwargs: {until: ["\\n"], max_gen_toks: 2, do_sample: false, temperature: 0.0}
+metric_list:
+  - metric: exact_match
+"""
+# As lm_eval's ruler and babilong make theirs: by a tokenizer that they load themselves, and trust.
+LOAD = """
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+def load(pretrained, **others):
+    tokenizer = AutoTokenizer.from_pretrained(pretrained, trust_remote_code=True)
+    tokens = len(tokenizer("abc")["input_ids"])
+    return {"test": Dataset.from_list([{"question": "a" * tokens, "answer": "b"}])}
+"""
+
+
+def _with_code(model, place, ran):
+    """A model with code of its own for its tokenizer; Winnow reads the files beside it."""
+    config = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config["auto_map"] = {"AutoTokenizer": ["own.Own", "own.Own"]}
+    (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    kind = "from transformers import PreTrainedTokenizerFast as Own"
+    (model / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\n{kind}\n", encoding="utf-8")
+    return model
+
+
+def test_tasks_that_load_a_tokenizer_run_no_code_of_the_model(winnow, tiny, tmp_path):
+    (tmp_path / "made.yaml").write_text(MADE.lstrip(), encoding="utf-8")
+    (tmp_path / "made.py").write_text(LOAD, encoding="utf-8")
+    model = _with_code(shutil.copytree(tiny, tmp_path / "model"), tmp_path, tmp_path / "ran")
+    result = winnow("eval", "harness", "made", "-m", model, "--include-path", tmp_path, "--json")
+    assert result.code == 0, result.err
+    assert result.json["runs"][0]["costs"]["requests"] == 1
+    assert not (tmp_path / "ran").exists()
+
+
+def test_tasks_that_load_a_tokenizer_find_that_of_a_gguf_file(winnow, tmp_path, monkeypatch):
+    monkeypatch.setenv("WINNOW_CACHE", str(tmp_path / "cache"))
+    write_llama(tmp_path / "small.gguf")
+    (tmp_path / "made.yaml").write_text(MADE.lstrip(), encoding="utf-8")
+    (tmp_path / "made.py").write_text(LOAD, encoding="utf-8")
+    result = winnow("eval", "harness", "made", "-m", tmp_path / "small.gguf", "--include-path", tmp_path, "--json")
+    assert result.code == 0, result.err
+
+
 def test_without_lm_eval_the_extra_is_named(winnow, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr("winnow.cli.evaluate_harness.find_spec", lambda name: None if name == "lm_eval" else real(name))
     result = winnow("eval", "harness", "ruler")
     assert result.code == 2
-    assert result.err == "error: winnow eval harness needs lm_eval; pip install 'winnow-llm[eval]'\n"
+    assert result.err == "error: winnow eval harness needs lm_eval; install winnow with its extra 'eval'\n"

@@ -189,3 +189,9 @@ def test_bad_input(refuses, tiny, tmp_path, monkeypatch, arguments, words):
     said = refuses(*arguments, *([] if "-m" in arguments else ["-m", tiny]))
     assert all(word in said for word in words)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_an_adapter_was_trained_for_is_the_plan(winnow, tmp_path):
+    asked = ("inspect", "The ferry leaves at nine.", "-m", "needle", "--max-tokens", 2, "--out", tmp_path / "page.html")
+    assert winnow(*asked, "--adapter", "needle-speed-2", "--json").json["plan"].startswith("speed(cutoff=2")
+    assert winnow(*asked, "--json").json["plan"] == "lazyllm"

@@ -4,21 +4,16 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter, quantize
 
 import forked
-from gguf_files import HEADS, HIDDEN, KV_HEADS, LAYERS, TOKENS, add_key, architecture_keys, tokenizer_keys
+from gguf_files import HEADS, HIDDEN, KV_HEADS, LAYERS, TOKENS, WIDTH, write_llama
 from tiny import tiny_model
 from winnow import LLM
 from winnow.cli import terminal
 from winnow.models.packed import quantize_model
 from winnow.models.report import weights_report
-
-WIDTH = 64  # a multiple of a block of 32, as the FFN of write_gguf is not
-Q4_1, Q8_0 = GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0
 
 
 @pytest.fixture(autouse=True)
@@ -30,32 +25,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def file(tmp_path):
-    """A Llama with tied embeddings: Q8_0 and, but for its values, which are as they are, Q4_1."""
-    rng = np.random.default_rng(0)
-    writer = GGUFWriter(tmp_path / "small.gguf", "llama")
-    for key, value in (architecture_keys("llama") | tokenizer_keys()).items():
-        add_key(writer, key, WIDTH if key == "llama.feed_forward_length" else value)
-    writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
-    embedding = rng.normal(size=(len(TOKENS), HIDDEN)).astype(np.float32)
-    writer.add_tensor("token_embd.weight", quantize(embedding, Q8_0), raw_dtype=Q8_0)
-    small = HIDDEN // HEADS * KV_HEADS
-    shapes = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (small, HIDDEN), "attn_v": (small, HIDDEN)}
-    shapes |= {"attn_output": (HIDDEN, HIDDEN)}
-    shapes |= {"ffn_gate": (WIDTH, HIDDEN), "ffn_up": (WIDTH, HIDDEN), "ffn_down": (HIDDEN, WIDTH)}
-    for layer in range(LAYERS):
-        for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(HIDDEN, np.float32))
-        for name, shape in shapes.items():
-            values = 0.1 * rng.normal(size=shape).astype(np.float32)
-            stored = {"data": values.astype(np.float16)}
-            if name != "attn_v":
-                stored = {"data": quantize(values.astype(np.float32), Q4_1), "raw_dtype": Q4_1}
-            writer.add_tensor(f"blk.{layer}.{name}.weight", stored["data"], raw_dtype=stored.get("raw_dtype"))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return tmp_path / "small.gguf"
+    return write_llama(tmp_path / "small.gguf")
 
 
 def test_an_imported_directory_is_the_model_of_the_file(winnow, file, folder, tmp_path):

@@ -120,3 +120,22 @@ def test_bad_input_is_refused_before_any_work(llm, text):
         asyncio.run(llm.agenerate(text, SamplingParams(max_tokens=1000)))
     with pytest.raises(InputError, match="n=2"):
         asyncio.run(anext(llm.astream(text, SamplingParams(n=2, temperature=1.0))))
+
+
+def test_everybody_hears_of_an_engine_that_can_neither_go_on_nor_abort(llm, text, monkeypatch):
+    engine = llm.engine()
+    steps = background.Background(engine)
+
+    def failing(*given):
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(engine, "step", failing)
+    monkeypatch.setattr(engine, "abort", failing)
+    monkeypatch.setattr("threading.excepthook", lambda told: None)
+
+    async def heard():
+        answers = steps.answers(llm.check([text[:20], text[5:30]], PARAMS))
+        with pytest.raises(MemoryError):
+            await asyncio.wait_for(anext(answers), 5)
+
+    asyncio.run(heard())

@@ -248,12 +248,18 @@ class TestSchemas:
                 {"$defs": {"a": {"enum": [{}] * 1000}}, "anyOf": [{"allOf": [{"$ref": "#/$defs/a"}]}] * 101},
                 "hold more than 100000 schemas",
             ),
+            ({"type": "integer", "multipleOf": 9_999_991}, "more than 100000 states"),
+            ({"items": {"anyOf": [{"multipleOf": 12.34567891}]}}, "more than 100000 states"),
+            ({"allOf": [{"type": "integer", "multipleOf": 9973}, {"multipleOf": 997}]}, "more than 100000 states"),
+            ({"multipleOf": 9973, "anyOf": [{"type": "integer"}, {"multipleOf": 997}]}, "more than 100000 states"),
+            ({"$defs": {"a": {"multipleOf": 9973}}, "multipleOf": 997, "$ref": "#/$defs/a"}, "than 100000 states"),
         ):
             with pytest.raises(InputError, match=why):
                 llm.check("x", SamplingParams(json_schema=json.dumps(schema)))
         itself = {"$defs": {"a": {"type": "array", "items": {"allOf": [{"$ref": "#/$defs/a"}]}}}, "$ref": "#/$defs/a"}
         each = {"type": "object", "properties": {f"p{at}": {"type": "string", "pattern": "a"} for at in range(20)}}
-        for schema in (itself, each):
+        numbers = {f"p{at}": {"type": "number", "multipleOf": at} for at in (0.01, 0.5, 7, 60, 365, 997, 1_000_000)}
+        for schema in (itself, each, {"type": "object", "properties": numbers}):
             llm.check("x", SamplingParams(json_schema=json.dumps(schema)))
 
     def test_without_llguidance(self, llm, monkeypatch):

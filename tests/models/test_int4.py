@@ -134,6 +134,14 @@ def test_an_adapter_beside_packed_weights_is_the_merged_one(settings: dict[str, 
         torch.testing.assert_close(got, wanted, rtol=0, atol=2e-4)
 
 
+def test_an_adapter_of_no_scale_changes_nothing(tmp_path: Path) -> None:
+    packed = LLM(small_model("llama"), weights="int4")
+    merged = save_adapter(expanded(packed.model, small_model("llama")), tmp_path, lora_alpha=0)
+    got = LLM(small_model("llama"), weights="int4", adapter=tmp_path).logits(IDS)
+    for wanted in (packed.logits(IDS), stock_logits(merged, IDS)):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=2e-4)
+
+
 def test_what_a_file_has_as_floats_gets_the_sum(tmp_path: Path) -> None:
     """Matrices of one file may be of several types, and an adapter is for all of them."""
     kinds = {"attn_v": T.F16, "ffn_down": T.BF16}

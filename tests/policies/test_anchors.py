@@ -5,7 +5,7 @@ import pytest
 from tokenizers_for_tests import byte_tokenizer
 from winnow.errors import InputError
 from winnow.policies.compute.anchors import anchor_positions, anchors_problem
-from winnow.policies.compute.turns import decode_start, markers, system_length
+from winnow.policies.compute.turns import closing, decode_start, markers, system_length
 
 LLAMA = (
     "{{ '<s>' }}{% for m in messages %}{{ '[' + m['role'] + ']\n\n' + m['content'] + '[eot]' }}{% endfor %}"
@@ -78,7 +78,7 @@ def test_no_token_before_the_decode_phase():
 
 @pytest.mark.parametrize(
     ("template", "user", "assistant"),
-    [(LLAMA, "[user]\n\n", "[assistant]\n\n"), (INSTRUCT, "[INST] ", "")],
+    [(LLAMA, "[user]", "[assistant]\n\n"), (INSTRUCT, "[INST]", "")],
 )
 def test_markers(template, user, assistant):
     found = markers(tokenizer(template))
@@ -107,7 +107,16 @@ def test_a_system_turn_that_the_template_adds():
 
 def test_words_of_the_template_itself():
     made = tokenizer(DEFAULT_SYSTEM.replace("Be kind.", "Do as one asks, in two or three words."))
-    assert text_of(markers(made).user).endswith("[user]\n\n")
+    assert text_of(markers(made).user).endswith("[user]")
+
+
+@pytest.mark.parametrize("message", ["hello", " hello", "\n\nhello", "1"])
+def test_a_marker_is_found_where_its_end_is_one_token_with_the_message(message):
+    made = byte_tokenizer(INSTRUCT, merges=[("Ġ", "h"), ("Ġ", "Ġ"), ("Ġ", "Ċ")])
+    rendered = f"<bos>[INST] {message} [/INST]"
+    ids = made(rendered, add_special_tokens=False)["input_ids"]
+    assert system_length(ids, made) == 1
+    assert text_of(closing(ids, made)) == " [/INST]"
 
 
 def test_a_prompt_without_turns():

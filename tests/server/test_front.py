@@ -13,6 +13,7 @@ from winnow.server import workers as workers_module
 from winnow.server.errors import ApiError
 from winnow.server.front import Front, new_front_app
 from winnow.server.going_on import going_on
+from winnow.server.replicas import Asked
 from winnow.server.settings import Settings
 from winnow.server.workers import Worker, Workers
 
@@ -240,3 +241,30 @@ def test_no_more_than_so_many_are_let_in_at_once():
     refused, health = asyncio.run(asked())
     assert (refused.status, refused.json["error"]["code"], refused.headers["retry-after"]) == (503, "overloaded", "1")
     assert health == 200
+
+
+@pytest.mark.parametrize("name", ["accept", "content-type", "host"])
+def test_a_blank_behind_a_header_is_passed_on_without(name):
+    async def asked():
+        async with answering(FINE) as (app, workers, had):
+            reply = await call(app, "GET", "/v1/models", headers=[(name, "a/b \t")])
+            return reply.status, workers.ready, had[0].lower()
+
+    status, ready, had = asyncio.run(asked())
+    assert (status, ready) == (200, 1)
+    assert f"\r\n{name}: a/b\r\n" in had
+
+
+def test_a_request_that_cannot_be_passed_on_ends_no_worker(monkeypatch):
+    monkeypatch.setattr(workers_module, "STILL_S", 0.0)
+
+    async def asked(headers, path):
+        async with answering(FINE) as (_, workers, had):
+            with pytest.raises(ApiError, match=r"passed on|path") as refused:
+                await anext(workers.ask(Asked("GET", path, headers, b"", None)))
+            await asyncio.sleep(0.01)
+            return refused.value.status, workers.ready, workers.workers[0].process.killed, had
+
+    paths = ("/a\x7fb", "/a#b", "/é", "/" + "a" * 70_000)
+    for headers, path in (({"accept": "a\0b"}, "/"), *(({}, path) for path in paths)):
+        assert asyncio.run(asked(headers, path)) == (400, 1, False, []), path[:9]

@@ -151,6 +151,21 @@ def test_the_command(tiny):
     assert (process.returncode, out, err) == (0, "", "")
 
 
+def test_the_command_ends_in_the_middle_of_a_step(tiny):
+    """A prompt is read in one step, which nothing stops."""
+    process = forked.start(
+        ["-m", "winnow", "serve", tiny, "--port", 0, "--threads", 1, "--prefill-chunk", 32768, "--drain-s", 0.1]
+    )
+    host = forked.first_line(process).split(" at http://")[1].split("/")[0]
+    connection = http.client.HTTPConnection(host, timeout=30)
+    body = {"prompt": "ab" * 14_000, "max_tokens": 5, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
 def test_settings_that_cannot_be():
     for given, says in [
         ({"port": 70_000}, "port=70000"),

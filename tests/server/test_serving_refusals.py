@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import threading
 from dataclasses import replace
 
 import pytest
@@ -304,3 +305,75 @@ def test_whatever_is_sent_the_answer_is_no_failure(new):
 
     asyncio.run(send())
     assert service.door.inside == 0
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [(None, 200), ("http://localhost:3000", 200), ("http://127.0.0.1:8000", 200), ("http://[::1]:8000", 200),
+     ("https://mine.example", 200), ("http://evil.example:8000", 403), ("null", 403), ("http://[", 403)],
+)  # fmt: skip
+def test_a_page_whose_name_has_come_to_stand_for_this_machine(new, origin, status):
+    """A keyless server of this machine alone answers its own pages and the allowed ones, whatever name they ask by."""
+    _, app = new(allow_origin=("https://mine.example",))
+    headers = [("host", "evil.example:8000")] + ([("origin", origin)] if origin else [])
+    reply = ask(app, COMPLETIONS, PROMPT, headers=headers)
+    assert reply.status == status
+    if status == 403:
+        assert "--allow-origin" in reply.json["error"]["message"]
+
+
+@pytest.mark.parametrize("settings", [{"host": "0.0.0.0"}, {"api_key": ("secret",)}, {"allow_origin": ("*",)}])
+def test_other_servers_leave_that_to_keys_and_browsers(new, settings):
+    _, app = new(**settings)
+    headers = [("origin", "http://a.example"), ("authorization", "Bearer secret")]
+    assert ask(app, COMPLETIONS, PROMPT, headers=headers).status == 200
+
+
+def test_time_counts_from_the_arrival_of_a_request(new):
+    """Before its body is whole, too."""
+    _, app = new(timeout_s=0.3)
+    sent, body = [], json.dumps(PROMPT).encode()
+
+    async def receive():
+        await asyncio.sleep(0.2)
+        return pieces.pop(0) if pieces else await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    pieces = [{"type": "http.request", "body": body[at : at + 9], "more_body": at < 9} for at in (0, 9)]
+    pieces[1]["body"] = body[9:]
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": COMPLETIONS, "headers": headers, "query_string": b""}
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), 30))
+    assert sent[0]["status"] == 408
+
+
+def test_a_prompt_whose_client_has_left_is_not_encoded(new):
+    """One thread encodes: what waits for it is left out where nobody waits any more."""
+    service, app = new()
+    free, begun, encoded = threading.Event(), threading.Event(), []
+
+    def work():
+        begun.set()
+        free.wait(20)
+
+    whole = service.aside
+
+    async def aside(work, *given):
+        return await whole(lambda: (encoded.append(work), work(*given))[1])
+
+    async def asked():
+        busy = asyncio.ensure_future(service.aside(work))
+        await asyncio.to_thread(begun.wait, 20)
+        service.aside, gone = aside, asyncio.Event()
+        waiting = [asyncio.ensure_future(call(app, "POST", COMPLETIONS, PROMPT, gone=gone)) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        gone.set()
+        await asyncio.gather(*waiting)
+        free.set()
+        await busy
+        return await call(app, "POST", COMPLETIONS, PROMPT)
+
+    assert asyncio.run(asyncio.wait_for(asked(), 30)).status == 200
+    assert len(encoded) == 2  # the last one's prompt, and what is before its answer

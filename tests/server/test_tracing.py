@@ -80,6 +80,14 @@ def test_no_more_is_recorded_than_the_server_says(new):
     assert ask(app, "/trace/v1/completions", {**ASKED, "max_tokens": 5}).status == 200
 
 
+def test_a_trace_that_does_not_say_its_length_is_as_long_as_the_server_lets_it(new):
+    _, app = new(max_trace_tokens=5)
+    unsaid = {name: value for name, value in ASKED.items() if name != "max_tokens"}
+    assert len(trace_of(ask(app, "/trace/v1/completions", unsaid)).steps) == 5
+    unsaid = {name: value for name, value in TALK.items() if name != "max_tokens"}
+    assert len(trace_of(ask(app, "/trace/v1/chat/completions", {**unsaid, "ignore_eos": True})).steps) == 5
+
+
 def test_one_answer_is_traced_at_a_time_and_stays_nowhere(new):
     service, app = new()
 

@@ -41,8 +41,10 @@ def demo(options: Demo) -> int:
         given = {each.name: getattr(options, each.name) for each in fields(options)}
         tasks = {"length": (TOY_LENGTH,), "examples": TOY_EXAMPLES, "plan": options.plan or TOY_PLANS, "model": name}
         return compare(Compare(**given | tasks))
-    chosen = with_full(parse_plans(options.plan, PLANS))
+    asked_for = parse_plans(options.plan)
     llm = options.load()
+    # What a model or adapter was trained for computes prompts in its own way, and refuses others.
+    chosen = with_full(asked_for or (parse_plans(PLANS) if llm.plan.is_full else [llm.plan]))
     if llm.tokenizer is None:
         raise InputError(f"{name} has no tokenizer, so it cannot read the document; give a model that has one")
     cases = demo_cases(llm, document(), questions())

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -20,6 +22,8 @@ from winnow.evaluation.compare import with_full
 from winnow.evaluation.evaluate import environment
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from winnow.evaluation.harness_run import HarnessRun, Score
 
 SCORES: "list[Column[Score]]" = [
@@ -50,8 +54,9 @@ def harness(options: Harness) -> int:
     datasets.disable_progress_bars()
     for chatty in ("lm_eval", "datasets", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
-    metadata = {"pretrained": llm.model.config.name_or_path, **told}
-    tasks = load_tasks(_names(options), include_path=options.include_path, metadata=metadata)
+    with TemporaryDirectory(prefix="winnow-") as directory:
+        saved = {} if llm.tokenizer is None else {"pretrained": without_code(llm.tokenizer, Path(directory))}
+        tasks = load_tasks(_names(options), include_path=options.include_path, metadata={**saved, **told})
     chosen = with_full(plans or [llm.plan])
     ask = partial(
         run_tasks,
@@ -74,6 +79,19 @@ def harness(options: Harness) -> int:
     return deliver(Record("eval harness", figures, shown, None, len(runs) == len(chosen), about), options)
 
 
+def without_code(tokenizer: "PreTrainedTokenizerBase", directory: Path) -> str:
+    """Save it for tasks that load a tokenizer by themselves, a GGUF file's too; returns where.
+
+    They run what code a model's directory has for it, and Winnow never does: no such code is named there.
+    """
+    tokenizer.save_pretrained(directory)
+    file = directory / "tokenizer_config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config.pop("auto_map", None)
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return str(directory)
+
+
 def _names(options: Harness) -> list[str]:
     return [name.strip() for given in options.names for name in given.split(",") if name.strip()]
 
@@ -81,7 +99,7 @@ def _names(options: Harness) -> list[str]:
 def _check(options: Harness) -> dict[str, Any]:
     """What --metadata says. Raises MissingExtraError without lm_eval, InputError where an option cannot be used."""
     if find_spec("lm_eval") is None:
-        raise MissingExtraError("winnow eval harness needs lm_eval; pip install 'winnow-llm[eval]'")
+        raise MissingExtraError("winnow eval harness needs lm_eval; install winnow with its extra 'eval'")
     if not _names(options):
         raise InputError(f"{' '.join(options.names)!r} names no task; `lm_eval ls tasks` lists them")
     if options.include_path is not None and not options.include_path.is_dir():

@@ -19,23 +19,26 @@ from winnow.evaluation.evaluate import environment
 from winnow.inspector.page import render
 from winnow.inspector.recorder import Recorder
 from winnow.inspector.trace import Step, Trace
+from winnow.plan import Plan
 
+PLAN = "lazyllm"  # it has all to show: tokens that are computed, parked, revived
 SHOWN = 40  # steps in the table; of more, the first and the last ones
 ENDING = 5
 
 
 def inspect(options: Inspect) -> int:
     """Trace one generation and draw it; returns the exit code."""
-    chosen = parse_plan(options.plan)
+    chosen = None if options.plan is None else parse_plan(options.plan)
     if options.out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {options.out} is a web page and has to end in .html; --trace writes JSON")
-    if options.retained is not None and chosen.keep.identity:
+    if options.retained is not None and (chosen is None or chosen.keep.identity):
         raise InputError(
-            f"--retained draws which units stay, and plan {options.plan!r} evicts none; leave it out, or use a plan "
-            "with a keep policy, such as locret (winnow plans lists them)"
+            f"--retained draws which units stay, and plan {options.plan or PLAN!r} evicts none; leave it out, or use "
+            "a plan with a keep policy, such as locret (winnow plans lists them)"
         )
     asked = read_prompt(options)
     llm, most = options.load(), options.max_tokens
+    chosen = chosen or (Plan.parse(PLAN) if llm.plan.is_full else llm.plan)
     ids = fitted_ids(llm, asked, options.chat, options.truncate, most, [chosen])
     with Meter("tracing", len(ids) + most) as meter, interruptible():
         recorder = Recorder(

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, Token, convert
 
 from winnow.cli.command import INTERRUPTED
+from winnow.cli.leaving import leave
 from winnow.errors import WinnowError, out_of_memory
 
 COMMANDS = {
@@ -78,7 +79,7 @@ for _name, (_place, _about) in COMMANDS.items():
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 2 an error on one line of standard error, 130 after Ctrl-C."""
-    sys.exit(run_app(app, arguments))
+    leave(run_app(app, arguments))
 
 
 def run_app(application: App, arguments: Sequence[str] | None = None) -> int:

@@ -49,7 +49,8 @@ class HeldOptions:
     model: Annotated[str | None, Parameter(alias="-m", group=MODEL)] = None
     """A .gguf file, a directory, a hub id, "smollm2" (the default where installed), or "needle" (a bundled toy)."""
     dtype: Annotated[str | None, Parameter(group=MODEL)] = None
-    """Of activations, cache and unpacked weights: float32, bfloat16, float16. Default: the checkpoint's."""
+    """Of activations, cache and unpacked weights: float32, bfloat16, float16. Default: the checkpoint's; of a GGUF file
+    bfloat16."""
     weights: Annotated[Literal["auto", "packed", "int4", "dense"], Parameter(group=MODEL)] = "auto"
     """packed: as in a quantised file; int4: rounded to 4 bits; dense: floats; auto: as the file has them."""
     prefill_chunk: Annotated[int | None, Parameter(group=MODEL, validator=Number(gte=1))] = None
@@ -128,9 +129,9 @@ class TaskOptions:
     task: Annotated[tuple[str, ...], Parameter(alias="-t", group=TASK)] = ()
     """Repeatable. Default: passkey, number, kv, multi_needle."""
     length: Annotated[tuple[AtLeast1, ...], Parameter(alias="-l", group=TASK)] = ()
-    """Prompt tokens; repeatable. Default: 4096."""
+    """Prompt tokens; repeatable, but for `winnow diagnose`. Default: 4096."""
     examples: Annotated[int | None, Parameter(alias="-n", group=TASK, validator=Number(gte=1))] = None
-    """Examples of each task, length and depth. Default: 10."""
+    """Examples of each task, length and depth. Default: 10; `winnow tune`: 6."""
     data: Annotated[Path | None, Parameter(group=TASK)] = None
     """Data of tasks that read some: a directory, or one that has a folder of the task's name."""
     haystack: Annotated[Path | None, Parameter(group=TASK)] = None
@@ -163,7 +164,8 @@ class DocumentOptions:
     chat: ChatTemplate = None
     """Use the chat template. Default: if there is one."""
     truncate: Literal["head", "middle", "tail"] | None = None
-    """Leave out the head, middle or tail of a document too long for the model. Default: refuse it."""
+    """Leave out the head, middle or tail of a document too long for the model. Default: refuse it, as `winnow diagnose`
+    always does."""
 
 
 @dataclass(frozen=True, kw_only=True)

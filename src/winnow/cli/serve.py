@@ -1,7 +1,6 @@
 """`winnow serve`: load a model, or start replicas that do, and answer until told to end."""
 
 import asyncio
-import ipaddress
 import os
 import pickle
 from dataclasses import replace
@@ -82,18 +81,11 @@ def _cores() -> int:
 
 
 def _say_where(options: Serve, place: "socket.socket", name: str, plan: str) -> None:
+    from winnow.server.doors import is_here
     from winnow.server.run import address
 
     settings, url = options.settings, address(place)
-    if not settings.api_key and not _is_here(settings.host):
+    if not settings.api_key and not is_here(settings.host):
         say(f"note: whoever reaches {settings.host} may ask; set WINNOW_API_KEY to let in only who knows it")
     several = f" in {options.replicas} replicas" if options.replicas > 1 else ""
     say(f"{name} under {plan}{several} at {url}/v1; a page at {url}/; Ctrl-C ends, answers under way first")
-
-
-def _is_here(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -7,6 +7,7 @@ import sys
 import threading
 
 from winnow.cli.commands.serve import Serve
+from winnow.cli.leaving import leave
 from winnow.cli.serve import load_service
 from winnow.errors import WinnowError
 from winnow.server.app import new_app
@@ -39,4 +40,4 @@ def _end_with_front() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

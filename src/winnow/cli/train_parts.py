@@ -80,7 +80,8 @@ def _heads(options: Heads, name: str, target: Target, parameters: str) -> int:
 def duo(options: Duo) -> int:
     """Train gates; returns the exit code."""
     run = partial(train_gates, options.load_floats(), recipe=options.recipe, validation=options.validation)
-    return _train(options, "duo", run, GATES, "gates")
+    shown = f"sink={options.recipe.sink}, recent={options.recipe.recent}, gates"  # those that the gates are for
+    return _train(options, "duo", run, GATES, shown)
 
 
 def indexer(options: Indexer) -> int:

@@ -77,10 +77,11 @@ class Background:
     def end(self, error: BaseException) -> None:
         """Abort all that is under way; who listens gets `error`."""
         with self._changed:
-            left = dict(self._listeners)
-        self._leave(list(left), abort=True)
+            left, self._listeners = self._listeners, {}
         for number, listener in left.items():
-            self._tell(number, listener, error)
+            self._tell(number, listener, error)  # first: an engine that cannot go on may fail to abort as well
+        for number in left:
+            self._engine.abort(number)
 
     def _add(self, request: Request, listener: Callable[[Output | BaseException], object]) -> int:
         with self._changed:

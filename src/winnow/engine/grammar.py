@@ -1,8 +1,10 @@
 """A JSON schema as what may come next: llguidance says which tokens go on with a text that the schema allows."""
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import suppress
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +17,10 @@ from winnow.errors import InputError, MissingExtraError
 
 FATAL = -(2.0**63)
 REFERENCES, PATTERNS = 512, 8  # of a schema, and below one allOf: what follows them grows too deep, or too fast
+MULTIPLE = 100_000  # the most states of what says whether a number is a multiple: a second, and 50 MB
 LOOKED = 100_000  # objects below all of a schema's allOf, with what they refer to
+PARTS = ("allOf", "anyOf", "oneOf", "$ref")  # what holds besides what else an object of a schema says
+PLACES = ("multipleOf", "properties", "patternProperties", "additionalProperties", "items", "prefixItems")
 GAP = r"[ \n\t]{1,24}"  # between two parts of a document; without an end a model may go on with spaces for ever
 
 
@@ -107,22 +112,58 @@ def _number(digits: str) -> float:
 
 
 def _check_size(schema: Any) -> None:
-    """Raise InputError where llguidance 1.9 would follow more references than its stack takes, or has to satisfy so
-    many patterns at once that time and memory double with each."""
+    """Raise InputError where llguidance 1.9 would follow more references than its stack takes, has to satisfy so many
+    patterns at once that time and memory double with each, or to count further than it can."""
     nodes = [*_nodes(schema)]
     if (count := sum(isinstance(node.get("$ref"), str) for node in nodes)) > REFERENCES:
         raise InputError(f"json_schema: {count} references are more than {REFERENCES}; write some of them out")
     looked = 0
-    for parts in [parts for node in nodes if isinstance(parts := node.get("allOf"), list)]:
-        inside, seen = [*_nodes(parts)], set[str]()
-        for each in inside:  # and what these refer to, each once
-            if isinstance(place := each.get("$ref"), str) and place not in seen:
-                seen.add(place)
-                inside += _nodes(_referred(schema, place))
-        if (count := sum(isinstance(each.get("pattern"), str) for each in inside)) > PATTERNS:
+    for node in nodes:
+        if not _joins(node):
+            _check_multiples([node])
+            continue
+        inside, parts = _followed(schema, node), node.get("allOf")
+        _check_multiples(inside)
+        of_all = _followed(schema, parts) if isinstance(parts, list) else []
+        if (count := sum(isinstance(each.get("pattern"), str) for each in of_all)) > PATTERNS:
             raise InputError(f"json_schema: {count} patterns in one allOf are more than {PATTERNS}; use fewer")
         if (looked := looked + len(inside)) > LOOKED:
             raise InputError(f"json_schema: its allOf hold more than {LOOKED} schemas, references followed; use fewer")
+
+
+def _joins(node: dict[str, Any]) -> bool:
+    """Whether what its parts say may have to hold of the same value, or of the same part of one."""
+    said = node.keys() & {*PLACES, *PARTS}
+    return "allOf" in said or (len(said) > 1 and not said.isdisjoint(PARTS))
+
+
+def _followed(schema: Any, part: Any) -> list[dict[str, Any]]:
+    """The objects in a part of a schema, and in what these refer to, each once."""
+    inside, seen = [*_nodes(part)], set[str]()
+    for each in inside:
+        if isinstance(place := each.get("$ref"), str) and place not in seen:
+            seen.add(place)
+            inside += _nodes(_referred(schema, place))
+    return inside
+
+
+def _check_multiples(nodes: list[dict[str, Any]]) -> None:
+    if math.lcm(*(_remainders(node.get("multipleOf")) for node in nodes)) > MULTIPLE:
+        raise InputError(
+            f"json_schema: what its multipleOf ask for takes more than {MULTIPLE} states; use smaller or rounder ones"
+        )
+
+
+def _remainders(multiple: Any) -> int:
+    """How many remainders there are to tell apart, digit by digit, where a number has to be a multiple: those of 2 and
+    of 5 show in the last digits."""
+    if not isinstance(multiple, float) or not math.isfinite(multiple) or multiple <= 0:
+        return 1  # llguidance says what is wrong with it
+    left = int("".join(map(str, Decimal(repr(multiple)).as_tuple().digits)))
+    for factor in (2, 5):
+        while left % factor == 0:
+            left //= factor
+    return left
 
 
 def _nodes(part: Any) -> Iterator[dict[str, Any]]:

@@ -105,5 +105,6 @@ def _scale(settings: dict[str, Any], layer: str, rank: int) -> float:
     from peft.utils.other import get_pattern_key
 
     patterns: dict[str, float] = settings.get("alpha_pattern") or {}
-    alpha = patterns.get(get_pattern_key(list(patterns), layer), settings.get("lora_alpha") or 8)
+    of_all = settings.get("lora_alpha")
+    alpha = patterns.get(get_pattern_key(list(patterns), layer), 8 if of_all is None else of_all)
     return float(alpha) / (rank**0.5 if settings.get("use_rslora") else rank)

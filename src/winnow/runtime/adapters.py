@@ -254,7 +254,7 @@ def need_train_extra() -> None:
     """Raise MissingExtraError where peft or accelerate is not installed."""
     if missing := [name for name in ("accelerate", "peft") if find_spec(name) is None]:
         raise MissingExtraError(
-            f"training and adapters need {' and '.join(missing)}; install them with: pip install 'winnow-llm[train]'"
+            f"training and adapters need {' and '.join(missing)}; install winnow with its extra 'train'"
         )
 
 

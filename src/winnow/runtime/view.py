@@ -140,7 +140,8 @@ def mean_over_heads(weights: Tensor, positions: Tensor, known: int) -> Tensor:
         mean[positions] = weights.mean(0)
         return mean
     positions = positions.clamp(max=known - 1)  # where a head has no unit, its weight is 0
-    return mean.index_add_(0, _per_query_head(positions, len(weights)).flatten(), (weights / len(weights)).flatten())
+    of_each = _per_query_head(positions, len(weights)).expand_as(weights)
+    return mean.index_add_(0, of_each.flatten(), (weights / len(weights)).flatten())
 
 
 def at_positions(weights: Tensor, positions: Tensor, known: int) -> Tensor:
@@ -150,11 +151,13 @@ def at_positions(weights: Tensor, positions: Tensor, known: int) -> Tensor:
         found[:, positions] = weights
         return found
     # Where a head has no unit, its weight is 0.
-    return found.scatter_add_(1, _per_query_head(positions.clamp(max=known - 1), len(weights)), weights)
+    of_each = _per_query_head(positions.clamp(max=known - 1), len(weights)).expand_as(weights)
+    return found.scatter_add_(1, of_each, weights)
 
 
 def _per_query_head(of_units: Tensor, q_heads: int) -> Tensor:
-    """What is true of units, [1 or kv_heads, units] or [units], once per query head where KV heads differ."""
+    """What is true of units, [1 or kv_heads, units] or [units], once per query head where KV heads differ; what is true
+    of all of them, as it is."""
     same = of_units.dim() == 1 or len(of_units) == 1
     return of_units if same else of_units.repeat_interleave(q_heads // len(of_units), 0)
 

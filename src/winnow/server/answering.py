@@ -19,9 +19,11 @@ from winnow.server.usage import usage
 from winnow.server.views import Json, View
 
 
-async def respond(service: Service, body: Asking, view: View, http: HttpRequest, deadline: Deadline) -> Response:
+async def respond(
+    service: Service, body: Asking, view: View, http: HttpRequest, deadline: Deadline, *, lines_up: bool = True
+) -> Response:
     """Begin the requests of a view, and answer. Raises ApiError where they cannot begin, or have failed."""
-    answers = service.begin(view.requests, list(type(body).model_fields))
+    answers = service.begin(view.requests, list(type(body).model_fields), lines_up=lines_up)
     if body.stream:
         told = Told(service, view, body.stream_options or StreamOptions())
         return EventStream(_events(service, answers, view, told, deadline), answers)

@@ -13,7 +13,7 @@ from winnow.engine.request import Request as Asked
 from winnow.server.answering import respond
 from winnow.server.doors import add_doors
 from winnow.server.errors import ApiError, invalid, unanswerable
-from winnow.server.events import GO_ON, STREAM
+from winnow.server.events import GO_ON, LEFT, STREAM, unless_gone
 from winnow.server.fields import ChatBody, ChatOn, CompletionBody, CompletionOn, DetokenizeBody, Failure, TokenizeBody
 from winnow.server.going_on import going_on
 from winnow.server.page import page
@@ -39,7 +39,7 @@ def new_app(service: Service) -> FastAPI:
     _add_state(app, service)
     _add_page(app)
     _add_errors(app)
-    add_doors(app, service.settings, service.door)
+    add_doors(app, service.settings, service.door, fronted=service.fronted)
     return app
 
 
@@ -56,22 +56,25 @@ def _add_completions(app: FastAPI, service: Service) -> None:
         service.check_queue(1, lines_up=lines_up)
         return await service.aside(chat_requests, service, body)
 
-    async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
-        deadline = service.deadline()
-        requests = going_on(
-            await deadline.keep(completion_of(body, lines_up=not given)), given, service.llm.decoder.shape.vocab
-        )
+    # given: what choices of a stream that goes on have come to; its client stands in no line for that.
+    async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] | None = None) -> Response:
+        deadline, lines_up = service.deadline(http), given is None
+        asked = await unless_gone(http.receive, deadline.keep(completion_of(body, lines_up=lines_up)))
+        if asked is None:
+            return LEFT
+        requests = going_on(asked, given or (), service.llm.decoder.shape.vocab)
         echoed = await deadline.keep(service.aside(echoes, service, body))
         view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
-        return await respond(service, body, view, http, deadline)
+        return await respond(service, body, view, http, deadline, lines_up=lines_up)
 
-    async def talk(body: ChatBody, http: Request, given: Sequence[Sequence[int]] = ()) -> Response:
-        deadline = service.deadline()
-        requests = going_on(
-            await deadline.keep(chat_of(body, lines_up=not given)), given, service.llm.decoder.shape.vocab
-        )
+    async def talk(body: ChatBody, http: Request, given: Sequence[Sequence[int]] | None = None) -> Response:
+        deadline, lines_up = service.deadline(http), given is None
+        asked = await unless_gone(http.receive, deadline.keep(chat_of(body, lines_up=lines_up)))
+        if asked is None:
+            return LEFT
+        requests = going_on(asked, given or (), service.llm.decoder.shape.vocab)
         view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)
-        return await respond(service, body, view, http, deadline)
+        return await respond(service, body, view, http, deadline, lines_up=lines_up)
 
     @app.post("/v1/completions", responses=STREAMED)
     async def completions(body: CompletionBody, http: Request) -> Response:
@@ -83,12 +86,12 @@ def _add_completions(app: FastAPI, service: Service) -> None:
 
     @app.post(TRACE + "/v1/completions", response_class=Response, responses=PAGE)
     async def completions_traced(body: CompletionBody, http: Request) -> Response:
-        deadline = service.deadline()
+        deadline = service.deadline(http)
         return await traced(service, body, await deadline.keep(completion_of(body)), http, deadline)
 
     @app.post(TRACE + "/v1/chat/completions", response_class=Response, responses=PAGE)
     async def chat_traced(body: ChatBody, http: Request) -> Response:
-        deadline = service.deadline()
+        deadline = service.deadline(http)
         return await traced(service, body, await deadline.keep(chat_of(body)), http, deadline)
 
     if service.fronted:

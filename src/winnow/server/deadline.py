@@ -10,11 +10,11 @@ Some = TypeVar("Some")
 
 
 class Deadline:
-    """Of a request that arrives now. timeout_s: None: there is none."""
+    """Of a request. timeout_s: None: there is none; arrived: when its head was here, by the event loop's time."""
 
-    def __init__(self, timeout_s: float | None) -> None:
+    def __init__(self, timeout_s: float | None, arrived: float) -> None:
         self._timeout_s = timeout_s
-        self._at = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        self._at = None if timeout_s is None else arrived + timeout_s
 
     async def keep(self, work: Awaitable[Some]) -> Some:
         """What `work` comes to. Raises ApiError once the time is up; it is cancelled then."""

@@ -4,6 +4,8 @@ import asyncio
 import hmac
 from collections.abc import Sequence
 from hashlib import sha256
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -36,11 +38,13 @@ class Door:
         return None
 
 
-def add_doors(app: Starlette, settings: Settings, door: Door) -> None:
-    """Put the doors before an application."""
-    app.add_middleware(Bounded, most=settings.max_body_bytes)
+def add_doors(app: Starlette, settings: Settings, door: Door, *, fronted: bool = False) -> None:
+    """Put the doors before an application. fronted: a front asks, which waits for its own clients."""
+    app.add_middleware(Bounded, most=settings.max_body_bytes, patient=fronted)
     if settings.api_key:
         app.add_middleware(Keyed, keys=settings.api_key)
+    elif is_here(settings.host) and not fronted:
+        app.add_middleware(Local, allowed=settings.allow_origin)
     app.add_middleware(Counted, door=door)
     if settings.allow_origin:
         app.add_middleware(
@@ -60,6 +64,7 @@ class Counted:
         if (refusal := self._door.refusal(scope["path"])) is not None:
             return await refusal.response()(scope, receive, send)
         begun = False
+        scope.setdefault("state", {})["arrived"] = asyncio.get_running_loop().time()
 
         async def sent(message: Message) -> None:
             nonlocal begun
@@ -99,16 +104,45 @@ class Keyed:
         return scheme.lower() == "bearer" and any(found)
 
 
+class Local:
+    """Lets in no web page but this machine's own and the allowed ones, on an address that only this machine reaches:
+    the name of any other page may have come to stand for that address since the page was opened (DNS rebinding)."""
+
+    def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
+        self._app, self._allowed = app, allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (origin := Headers(scope=scope).get("origin")) and not self._knows(origin):
+            message = "pages of this origin are not answered; --allow-origin names those that are"
+            return await ApiError(403, message, code="origin_not_allowed").response()(scope, receive, send)
+        await self._app(scope, receive, send)
+
+    def _knows(self, origin: str) -> bool:
+        try:
+            host = urlsplit(origin).hostname or ""
+        except ValueError:
+            return False
+        return bool({origin, "*"} & set(self._allowed)) or is_here(host)
+
+
+def is_here(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class Unread(Exception):
     """A client takes nothing of its answer any more."""
 
 
 class Bounded:
     """Reads no more of a body than `most` bytes, and waits no longer than PAUSE_S for more of it, nor for a client to
-    take a part of its answer: else those that do not read would stay inside for ever."""
+    take a part of its answer: else those that do not read would stay inside for ever. patient: it waits."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most = app, most
+    def __init__(self, app: ASGIApp, most: int, patient: bool) -> None:
+        self._app, self._most, self._patient = app, most, patient
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -116,14 +150,14 @@ class Bounded:
         said = Headers(scope=scope).get("content-length", "")
         if said.isdigit() and (len(said) > 18 or int(said) > self._most):
             return await too_large(self._most).response()(scope, receive, send)
-        read, whole = 0, False
+        read, whole, pause_s = 0, False, None if self._patient else PAUSE_S
 
         async def bounded() -> Message:
             nonlocal read, whole
             try:
-                message = await asyncio.wait_for(receive(), None if whole else PAUSE_S)
+                message = await asyncio.wait_for(receive(), None if whole else pause_s)
             except TimeoutError:
-                raise HTTPException(408, f"nothing more of the body came in {PAUSE_S} s; send it again") from None
+                raise HTTPException(408, f"nothing more of the body came in {pause_s} s; send it again") from None
             whole = not message.get("more_body", False)
             read += len(message.get("body", b""))
             if read > self._most:
@@ -132,7 +166,7 @@ class Bounded:
 
         async def read_on(message: Message) -> None:
             try:
-                async with asyncio.timeout(PAUSE_S):
+                async with asyncio.timeout(pause_s):
                     await send(message)
             except TimeoutError:
                 raise Unread from None

@@ -47,13 +47,13 @@ class Front:
         if http.url.path == "/metrics":
             text = labelled(await self._replicas.metrics(), self._figures)
             return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        deadline = Deadline(self.settings.timeout_s, http.state.arrived)
         try:
             asked = _asked(http, await http.body())
         except ClientDisconnect:
             return LEFT
         if not _is_open(asked.path):
             raise no_such_path(http)
-        deadline = Deadline(self.settings.timeout_s)
         reply = await unless_gone(http.receive, deadline.keep(self._begun(asked, deadline)))
         return LEFT if reply is None else reply
 
@@ -170,7 +170,7 @@ def _asked(http: Request, body: bytes) -> Asked:
     path = http.scope["raw_path"].decode("latin-1")
     query = http.scope["query_string"].decode("latin-1")
     given = Headers(scope=http.scope)
-    headers = {name: given[name] for name in PASSED if name in given}
+    headers = {name: given[name].strip() for name in PASSED if name in given}
     return Asked(http.method, f"{path}?{query}" if query else path, headers, body, given.get(SESSION))
 
 

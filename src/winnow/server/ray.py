@@ -6,6 +6,7 @@ another replica where one goes away. See docs/deploy.md.
 
 import logging
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,8 @@ class FrontOfReplicas:
     """What clients talk to."""
 
     def __init__(self, replicas: "DeploymentHandle[Any]", options: Options) -> None:
-        self._front = Front(RayReplicas(replicas), options.server)
+        # Where it listens is Ray's to say: no address of this machine alone.
+        self._front = Front(RayReplicas(replicas), replace(options.server, host="0.0.0.0"))
 
     def __serve_build_asgi_app__(self) -> Starlette:
         return new_front_app(self._front)

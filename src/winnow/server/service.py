@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from starlette.requests import Request as HttpRequest
+
 from winnow.engine.background import Answers, Background
 from winnow.engine.request import Output, Request
 from winnow.errors import CapacityError, InputError
@@ -120,9 +122,9 @@ class Service:
                 headers={"Retry-After": str(self._line.place_s() if lines_up else RETRY_S)},
             )
 
-    def begin(self, requests: Sequence[Request], fields: Sequence[str]) -> Answers:
-        """Queue checked requests. Raises ApiError where there is no room: now, or ever."""
-        self.check_queue(len(requests))
+    def begin(self, requests: Sequence[Request], fields: Sequence[str], *, lines_up: bool = True) -> Answers:
+        """Queue checked requests. Raises ApiError where there is no room: now, or ever, as `check_queue`."""
+        self.check_queue(len(requests), lines_up=lines_up)
         try:
             answers = self.background.answers(requests)
         except CapacityError as error:
@@ -141,9 +143,9 @@ class Service:
                 raise failed(output.completion.error)
             yield output
 
-    def deadline(self) -> Deadline:
-        """Of a request that arrives now."""
-        return Deadline(self.settings.timeout_s)
+    def deadline(self, http: HttpRequest) -> Deadline:
+        """Of a request."""
+        return Deadline(self.settings.timeout_s, http.state.arrived)
 
     def named(self, name: str | None) -> None:
         """Raise ApiError where a client means another model."""

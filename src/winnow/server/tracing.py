@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, Response
@@ -23,14 +24,16 @@ async def traced(
     """A page that needs nothing else. Raises ApiError where there is more than one answer, where it may be too
     long, and as an answer would.
 
-    What is recorded is memory that no limit in bytes counts: of one answer at a time, of so many tokens.
+    What is recorded is memory that no limit in bytes counts: of one answer at a time, of so many tokens, which is also
+    how long one is that does not say.
     """
     if len(requests) * requests[0].params.n != 1:
         raise ApiError(400, "a trace is of one answer; ask for one prompt and n=1", param="n")
     if body.stream:
         raise ApiError(400, "a trace comes as a whole; leave stream out", param="stream")
     most, asked = service.settings.max_trace_tokens, requests[0].params.max_tokens
-    if asked > most:
+    said = any(getattr(body, name, None) is not None for name in ("max_tokens", "max_completion_tokens"))
+    if said and asked > most:
         raise ApiError(
             400, f"a trace is of {most} new tokens at most here, not {asked}; ask for fewer", param="max_tokens"
         )
@@ -38,7 +41,8 @@ async def traced(
         message = "another answer is being traced; come back in a moment"
         raise ApiError(429, message, code="queue_full", headers={"Retry-After": str(RETRY_S)})
     async with service.tracing:
-        follower = Follower(service.llm, requests[0])
+        params = replace(requests[0].params, max_tokens=min(asked, most))
+        follower = Follower(service.llm, replace(requests[0], params=params))
         done = await unless_gone(http.receive, _followed(service, body, follower, deadline))
         if done is None:
             return LEFT

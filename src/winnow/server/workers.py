@@ -92,7 +92,10 @@ class Workers:
 
     async def ask(self, asked: Asked) -> AsyncGenerator[Head | bytes, None]:
         worker = await self._chosen(asked.session)
-        url = _url(worker, asked.path)
+        try:
+            url = _url(worker, asked.path)
+        except (httpx2.InvalidURL, UnicodeError) as error:
+            raise ApiError(400, "the path has characters that no path has, or too many; ask for another") from error
         headers = [(name.encode(), value.encode("latin-1")) for name, value in {**asked.headers, **self._key}.items()]
         worker.inside += 1
         try:
@@ -107,6 +110,8 @@ class Workers:
                     return
                 async for part in reply.aiter_raw():
                     yield part
+        except httpx2.LocalProtocolError as error:  # nothing has been sent
+            raise ApiError(400, f"the request cannot be passed on: {error}") from error
         except httpx2.TransportError as error:
             if isinstance(error, httpx2.ConnectError) and not _refused(error):
                 message = "the server cannot open another connection; come back in a moment"

@@ -98,8 +98,9 @@ class Inspect(PromptOptions, AdapterOptions, JsonOptions, Command, runs="winnow.
     And, where the plan evicts units, which of them each KV head kept.
     """
 
-    plan: Annotated[str, Parameter(alias="-p", validator=check_plans)] = "lazyllm"
-    """What to spend; `winnow plans` lists policies."""
+    plan: Annotated[str | None, Parameter(alias="-p", validator=check_plans)] = None
+    """What to spend; `winnow plans` lists policies. Default: what the model or adapter was trained for, else
+    lazyllm."""
     max_tokens: AtLeast1 = 32
     """The most new tokens."""
     ignore_eos: bool = False

@@ -17,7 +17,8 @@ WORDS = ("qzx-1", "qzx-2", "qzx-3")  # stand in for the messages of a conversati
 class Markers:
     """Token ids that a chat template puts before a user's message, and before the answer it asks for (its header).
 
-    Either may be empty: some templates start an answer right behind the user's message.
+    user: without the white space at its end, which may be a part of the message's first token. assistant may be empty:
+    some templates start an answer right behind the user's message.
     """
 
     user: tuple[int, ...]
@@ -40,7 +41,10 @@ def markers(tokenizer: "PreTrainedTokenizerBase") -> Markers | None:
     between = _encode(tokenizer, all_three.partition(WORDS[1])[2].partition(WORDS[2])[0])
     closed, opened = _encode(tokenizer, first), _encode(tokenizer, asked)
     shared = _common(closed, opened)
-    return Markers(user=tuple(_common(before[::-1], between[::-1])[::-1]), assistant=tuple(opened[len(shared) :]))
+    user = _common(before[::-1], between[::-1])[::-1]
+    while len(user) > 1 and not str(tokenizer.decode(user[-1:])).strip():
+        user = user[:-1]
+    return Markers(user=tuple(user), assistant=tuple(opened[len(shared) :]))
 
 
 def closing(ids: Sequence[int], tokenizer: "PreTrainedTokenizerBase") -> list[int] | None:

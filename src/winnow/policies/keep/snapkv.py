@@ -26,8 +26,9 @@ class SnapKV(Budgeted):
         that, only the rows since then vote.
     kernel: units that are pooled, an odd count: a unit and as many neighbours on either side. 1: none.
     pooling: "avg": their mean, 0 counting for units beyond either end; "max": the best of them.
-    local: last tokens of the prompt that stay beside the budget, and come after the vote; None: 100, or all but one of
-        a shorter prompt. With 0 and a question at the end of the prompt, the question votes.
+    local: last tokens of the prompt that stay beside the budget, and come after the vote; None: 100, but no more
+        than the budget and all but one of the prompt. With 0 and a question at the end of the prompt, the question
+        votes.
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text, as in the authors' code.
     decode_chunk: new tokens from one eviction to the next; None: none is evicted after the prompt, as in the paper.

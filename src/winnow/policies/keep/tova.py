@@ -21,8 +21,9 @@ class TOVA(Budgeted):
     budget: units per KV head that a layer keeps, in tokens.
     chunk: prompt tokens from one eviction to the next; None: a single one, with full attention over the prompt before
         it, as in the authors' code.
-    local: last tokens of the prompt that stay beside the budget, and come after the vote; None: 100, or all but one of
-        a shorter prompt. At the first eviction after the prompt they become units like any others.
+    local: last tokens of the prompt that stay beside the budget, and come after the vote; None: 100, but no more
+        than the budget and all but one of the prompt. At the first eviction after the prompt they become units like
+        any others.
     positions: "compact": rope positions are places among the kept units, and a prompt may be longer than the model's
         positions; "original": places in the text, as in the authors' code.
     decode_chunk: new tokens from one eviction to the next, 1 in the authors' code: one comes, one goes; None: none is

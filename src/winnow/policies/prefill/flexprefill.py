@@ -25,7 +25,7 @@ class FlexPrefill(Chunked):
     P is the attention of the chunk's last `block` rows. A head's estimates are P, summed over blocks of units, and the
     softmax of its mean query with the mean key of every block. Their distance is the root of the Jensen-Shannon
     divergence. At `tau` or farther, the head reads the blocks of the columns and of the diagonals that P is largest on:
-    n // block + 1 of them, if it takes the n + 1 best columns (diagonals) to come above gamma. Below, of all pairs of a
+    n // block + 1 of them, if it takes the n best columns (diagonals) to come above gamma. Below, of all pairs of a
     block of rows and one of units before it, the best by the softmax over mean queries and mean keys, as long as these
     do not sum up to more than gamma times the blocks of rows; beside `min_budget` of columns and diagonals. The first
     column and the diagonal are always read. Up to two blocks of units, or up to `min_budget`, all are.
