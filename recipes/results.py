@@ -120,11 +120,13 @@ def _evicted(arms: str, split: str, single: int, multikey: int, windows: int) ->
     return _halves(arms, split, 4096, asked)
 
 
-def _compared(arms: str, against: str) -> str:
-    """The same records, told from another arm than full attention."""
+def _compared(arms: str, against: str, before: str = "") -> str:
+    """The same records, told from another arm than full attention. before: arms whose questions are left out."""
     files = f"{{work}}/{arms}-a.jsonl {{work}}/{arms}-b.jsonl"
     arm = shlex.quote(against).replace("{", "{{").replace("}", "}}")  # as it is, where directories are put in
-    return f"python -m benchmarks quality table {files} --against {arm} --out docs/results/quality-{arms}-compared.json"
+    but_for = "".join(f" --but-for recipes/quality/records/{before}-{half}.jsonl" for half in "ab" if before)
+    out = f"docs/results/quality-{arms}-{'unseen' if before else 'compared'}.json"
+    return f"python -m benchmarks quality table {files} --against {arm}{but_for} --out {out}"
 
 
 def _tested(
@@ -191,7 +193,12 @@ RESULTS_IN_ORDER = (
     Result("quality-taught", 25, (
         *_tested("taught", 2048, 2, picture=False), _compared("taught", "full, smollm2-long"),
     )),
+    Result("quality-taught-more", 80, (
+        *_tested("taught-more", 2048, 4, (100, 100), picture=False),
+        _compared("taught-more", "full, smollm2-long"), _compared("taught-more", "full, smollm2-long", "taught"),
+    )),
     Result("quality-composed-settings", 20, _quality("composed-settings", "-n 4 -w 1", ON_FOUR)),
+    Result("quality-composed-apart", 40, _quality("composed-apart", "-n 6 -w 2", ON_FOUR)),
     Result("quality-composed", 80, _tested("composed", 4096, 2, (26, 26))),
     Result("quality-trained-long", 45, (
         "python -m benchmarks quality run {work}/trained-long.jsonl --split test --data {data} -m smollm2 "

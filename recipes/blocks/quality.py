@@ -16,7 +16,7 @@ def arms(told: Record) -> str:
     tasks = [task for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL]
     columns: dict[str, Column] = {"plan": code("arm")}
     columns |= {f"`{task}`, right": _right(cells, task) for task in tasks}
-    columns |= {"points (95 %)": _marked}
+    columns |= {"points (95 %)": marked}
     columns |= {cost: _share(cost) for cost in ("rows", "bytes", "units")}
     first = told["headers"][0]
     about = (
@@ -39,7 +39,7 @@ def points(row: Record) -> str:
     return ranged(row["difference"], 0, 100, sign="+")
 
 
-def _marked(row: Record) -> str:
+def marked(row: Record) -> str:
     return points(row) + ("*" if row["few"] else "")
 
 
@@ -54,7 +54,7 @@ def measured(told: Record, by_task: bool = False) -> str:
     rows = [{**row, "answers": scores.get(row["arm"])} for row in over_all(told["windows"], "domain")]
     columns: dict[str, Column] = {"plan": code("arm")}
     if scores:
-        columns |= {"right, %": _of_answers(_answered), "points (95 %)": _of_answers(_marked)}
+        columns |= {"right, %": _of_answers(_answered), "points (95 %)": _of_answers(marked)}
     if by_task:
         columns |= _by_task(told["scores"])
     columns |= {"KL (95 %)": lambda row: ranged(row["kl"], 3), "perplexity, x": lambda row: ranged(row["ratio"], 3)}
@@ -84,7 +84,7 @@ def final(told: Record) -> str:
 def unseen(told: Record) -> str:
     """Answers alone, of the questions that no arm had been asked before."""
     scores = by_arm(told["scores"], "task")
-    columns: dict[str, Column] = {"plan": code("arm"), "right, %": _answered, "points (95 %)": _marked}
+    columns: dict[str, Column] = {"plan": code("arm"), "right, %": _answered, "points (95 %)": marked}
     columns |= _by_task(told["scores"])
     first, asked = told["headers"][0], scores["full"]["questions"]
     about = (
@@ -100,7 +100,7 @@ def compared(told: Record) -> str:
     against = told["against"]
     columns: dict[str, Column] = {
         "plan": code("arm"),
-        "points (95 %)": lambda row: _marked(scores[row["arm"]]),
+        "points (95 %)": lambda row: marked(scores[row["arm"]]),
         "KL, less its (95 %)": lambda row: ranged(row["difference"], 3, sign="+"),
     }
     rows = [row for arm, row in windows.items() if arm not in ("full", against)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .quality import by_arm, compared, final, measured, points
+from .quality import by_arm, compared, final, marked, measured, points
 from .tables import Block, Columns, Record, code, count, key, mib, percent, ranged, table
 
 COLUMNS: Columns = {
@@ -58,6 +58,7 @@ TRAINED = ("quality-trained-speed.json", "quality-trained-control.json")
 CONTROL, ANCHORED = "full, smollm2-long", "speed(3/4), smollm2-speed-23"
 NONE, HALF = "speed(3/4, anchors='none'), speed-23-none", "speed(1/2), speed-15"
 TAUGHT = ("quality-taught.json", "quality-taught-compared.json")
+MORE = ("quality-taught-more.json", "quality-taught-more-compared.json", "quality-taught-more-unseen.json")
 WITH_END = "speed(3/4, decode_from='last:256')"
 WITH_END_TRAINED, WITH_END_TAUGHT = f"{WITH_END}, smollm2-speed-23", f"{WITH_END}, speed-23-taught"
 
@@ -94,6 +95,20 @@ def taught(told: Record, control: Record) -> str:
     return _lines(trained | {"The control": CONTROL}, beside_control(told, control, tuple(trained.values())))
 
 
+def taught_more(told: Record, control: Record, unseen: Record) -> str:
+    """The same of more questions and windows, with each task and what no plan had been asked before apart."""
+    beside = beside_control(told, control, (WITH_END_TRAINED,))
+    new = by_arm(unseen["scores"], "task")[WITH_END_TRAINED]
+    rows = [row for row in control["scores"] if row["arm"] == WITH_END_TRAINED and row["task"] != "all"]
+    apart = {
+        f"Of the {new['different']} questions that no plan had been asked before": "new",
+        "By task": "tasks",
+    }
+    beside["new"] = f"{points(new)} points from the control"
+    beside["tasks"] = ", ".join(f"`{row['task']}` {marked(row)}" for row in rows)
+    return _lines({"Trained": WITH_END_TRAINED, **apart, "The control": CONTROL}, beside)
+
+
 def _lines(named: dict[str, str], beside: dict[str, str]) -> str:
     return "\n".join(f"- {what}: {beside[arm]}." for what, arm in named.items())
 
@@ -122,10 +137,13 @@ BLOCKS = {
     "quality-trained-speed-said": Block(trained_speed, TRAINED),
     "quality-taught-said": Block(taught, TAUGHT),
     "quality-taught": Block(final, TAUGHT[:1]),
+    "quality-taught-more-said": Block(taught_more, MORE),
+    "quality-taught-more": Block(final, MORE[:1]),
     "smollm2-training-said": Block(said, ("smollm2-training.json",)),
     "smollm2-training": Block(markdown, ("smollm2-training.json",)),
     "quality-trained-speed": Block(final, ("quality-trained-speed.json",)),
     "quality-composed-settings": Block(measured, ("quality-composed-settings.json",)),
+    "quality-composed-apart": Block(final, ("quality-composed-apart.json",)),
     "quality-composed": Block(final, ("quality-composed.json",)),
     "quality-trained-long": Block(final, ("quality-trained-long.json",)),
     "quality-locret-settings": Block(final, ("quality-locret-settings.json",)),

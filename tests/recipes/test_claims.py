@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 pretrained = pytest.importorskip("recipes.blocks.claims.pretrained")
-from recipes.blocks.smollm2 import WITH_END_TAUGHT  # noqa: E402
+from recipes.blocks.smollm2 import MORE, WITH_END_TAUGHT  # noqa: E402
 
 PAPER = f"lazyllm({pretrained.SHARES}, {pretrained.PAPERS}, keep_decode=None, max_revive=None)"
 NEVER = f"lazyllm({pretrained.SHARES}, {pretrained.PAPERS}, revive='never')"
@@ -76,6 +76,51 @@ def test_trained_speed_with_the_end_of_a_prompt():
     assert kl[pretrained.WITH_END_TRAINED]["high"] < was[pretrained.ANCHORED]["low"] / 1.5
     assert scores[pretrained.WITH_END, "all"]["high"] < -0.1
     assert kl[pretrained.WITH_END]["high"] < kl["full, smollm2-long"]["low"]
+
+
+def test_trained_speed_by_four_times_as_many_questions():
+    told, control, unseen = read(*MORE)
+    arm, own = pretrained.WITH_END_TRAINED, "full, smollm2-long"
+    scores = {(row["arm"], row["task"]): row["difference"] for row in control["scores"]}
+    new = {row["task"]: row["difference"] for row in unseen["scores"] if row["arm"] == arm}
+    kl = {row["arm"]: row["kl"]["mean"] for row in told["windows"] if row["domain"] == "all"}
+    [less] = [row["difference"] for row in control["windows"] if (row["arm"], row["domain"]) == (arm, "all")]
+    for lost in (scores[arm, "all"], new["all"]):
+        assert lost["low"] < 0 < lost["high"]
+        assert abs(lost["mean"]) < 0.01  # a point
+        assert lost["high"] - lost["low"] < 0.09
+    assert less["low"] < 0 < less["high"]
+    assert kl[arm] < 1.1 * kl[own]
+    assert scores[arm, "niah_uuids"]["high"] < 0  # and of no other task
+    assert all(scores[arm, task]["high"] > 0 for task in ("niah_single", "niah_multikey", "banking77_options"))
+    [uuids] = [row["difference"] for row in told["scores"] if (row["arm"], row["task"]) == (arm, "niah_uuids")]
+    assert uuids["mean"] > 0 > uuids["low"]
+
+
+def test_which_of_three_costs_what():
+    apart, composed = read("quality-composed-apart.json", "quality-composed.json")
+    score = {row["arm"]: row["score"] for row in apart["scores"] if row["task"] == "all"}
+    kl = {row["arm"]: row["kl"]["mean"] for row in apart["windows"] if row["domain"] == "all"}
+    named = {arm.removesuffix(", smollm2-speed-23"): arm for arm in score}
+    evicting = [arm for name, arm in named.items() if "locret" in name]
+    assert len(evicting) == 3
+    assert max(score[arm] for arm in evicting) < 0.75 < 0.85 < min(score[arm] for arm in score if arm not in evicting)
+    alone, sketch, slowfast = (kl[named[name]] for name in ("speed", "speed + sketch", "speed + slowfast"))
+    assert sketch - alone < 0.5 * (slowfast - alone)
+    assert sketch - alone < 0.5 * (kl[named["speed + locret"]] - alone)
+    tested = {(row["arm"], row["domain"]): row["kl"]["mean"] for row in composed["windows"]}
+    ours, before = (f"speed + locret + {reader}, smollm2-speed-23" for reader in ("sketch", "slowfast"))
+    kinds = [domain for arm, domain in tested if arm == ours and domain != "all"]
+    assert len(kinds) == 6
+    assert all(tested[ours, domain] < tested[before, domain] for domain in kinds)
+    answers = {row["arm"]: row["difference"] for row in composed["scores"] if row["task"] == "all"}
+    assert answers[ours]["low"] < answers[before]["mean"] < answers[ours]["high"]
+    costs = {row["arm"]: row["costs"] for row in composed["windows"] if row["domain"] == "all"}
+    other = costs["fastkv + sketch + quantized"]
+    for arm in (ours, before):
+        assert costs[arm]["units"] < other["units"]
+        assert costs[arm]["bytes"] > other["bytes"]
+        assert costs[arm]["rows"] > other["rows"]
 
 
 def test_trained_speed():

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recipes.blocks.quality import by_arm, only, points
-from recipes.blocks.smollm2 import ANCHORED, HALF, NONE, TAUGHT, TRAINED, WITH_END, WITH_END_TRAINED, beside_control
+from recipes.blocks.smollm2 import (
+    ANCHORED,
+    HALF,
+    MORE,
+    NONE,
+    TAUGHT,
+    TRAINED,
+    WITH_END,
+    WITH_END_TRAINED,
+    beside_control,
+)
 from recipes.blocks.tables import Block, Record, number, ranged
 
 from . import Claim, claims
@@ -57,9 +67,18 @@ def lazyllm(said: Said) -> list[Claim]:
     ]
 
 
-def speed(said: Said, told: Record, control: Record, taught: Record, taught_control: Record) -> list[Claim]:
+def speed(
+    said: Said,
+    told: Record,
+    control: Record,
+    taught: Record,
+    taught_control: Record,
+    more: Record,
+    more_control: Record,
+) -> list[Claim]:
     trained = beside_control(told, control)
-    ends = beside_control(taught, taught_control, (WITH_END, WITH_END_TRAINED))
+    ends = beside_control(more, more_control, (WITH_END_TRAINED,))
+    untrained = beside_control(taught, taught_control, (WITH_END,))[WITH_END]
     none, four = "speed(cutoff=0.75, anchors='none')", "speed(cutoff=0.75, anchors='first:4')"
     bos, pop = "speed(cutoff=0.75)", "pop(cutoff=0.75)"
     return [
@@ -67,9 +86,11 @@ def speed(said: Said, told: Record, control: Record, taught: Record, taught_cont
             "Trained, three quarters of the layers lose nothing (Table 2)",
             f"in 260 steps ([trained parts](results/trained.md)): {trained[ANCHORED]}. Not trained: {said[bos]}. "
             "With the last 256 tokens of the prompt in all layers ([how](results/trained.md#speed-with-the-end-of-a-"
-            f"prompt-in-all-layers)), in 248 steps more: {ends[WITH_END_TRAINED]}. Not trained: {ends[WITH_END]}",
-            "of answers, what is lost to the control cannot be told from nothing by so many questions, and tasks "
-            "differ; untrained it can. Of text more is lost than by the control; with its end that is not told",
+            f"prompt-in-all-layers)), in 248 steps more, by 400 questions: {ends[WITH_END_TRAINED]}. Not trained, by "
+            f"100: {untrained}",
+            "with the prompt's end in all layers no loss to the control is told, neither of answers, within some four "
+            "points, nor of text, though of one task, copied UUIDs, fewer are right. Without it more of text is lost "
+            "than by the control; untrained, answers are",
         ),
         (
             "Without an anchor quality drops, BoS recovers it",
@@ -133,7 +154,7 @@ def block(
 
 BLOCKS = {
     "quality-claims-lazyllm": block(lazyllm, "lazyllm", "static_prune", "random_drop", "prompt_compression"),
-    "quality-claims-speed": block(speed, "speed", "pop", also=(*TRAINED, *TAUGHT)),
+    "quality-claims-speed": block(speed, "speed", "pop", also=(*TRAINED, *TAUGHT, *MORE[:2])),
     "quality-claims-locret": block(locret, "random_heads"),
     "quality-claims-slowfast": block(slowfast, "slowfast", file="quality-slowfast.json"),
 }
