@@ -69,7 +69,9 @@ def choose(records: Sequence[Record], grid: Grid) -> tuple[list[Choice], list[st
                 told.append(f"{policy}, {cost}: {len(tried)} of {grid.tries[cost]} settings were measured")
             if fitting:
                 made.append(_choice(_best(fitting), at_most, len(tried), len(fitting)))
-            elif tried:
+            elif not tried:
+                told.append(f"{policy}, {cost}: none of {grid.tries[cost]} settings was measured")
+            else:
                 least = {count: min(each.shares[count] for each in tried) for count in at_most}
                 told.append(
                     f"{policy}, {cost}: none of {len(tried)} settings fits; "

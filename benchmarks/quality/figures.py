@@ -9,10 +9,12 @@ from typing import Any
 from benchmarks.fidelity_by_domain import Interval, bootstrap
 from benchmarks.quality.arms import FULL
 from benchmarks.quality.records import Record
+from winnow.errors import InputError
 from winnow.evaluation.accuracy import Z95
 
 Places = dict[tuple[object, ...], Record]  # by which question or window it is; see `place`
 ALL = "all"  # tasks, or domains
+ASKED = {"answer": ("question", "answers"), "window": ("text",)}  # what is the same for all arms
 ENOUGH = 100  # different questions behind a figure that a sentence may rest on
 COSTS = {  # of full attention's: what is counted of an arm, and what of full attention that is told from its own record
     "rows": ("rows_computed", "rows_full"),
@@ -145,6 +147,12 @@ def _pairs(records: Sequence[Record], kind: str, against: str) -> tuple[list[lis
     their places; of what both of these have."""
     mine = [record for record in records if record["kind"] == kind]
     full, other = ({place(record): record for record in mine if record["arm"] == arm} for arm in (FULL, against))
+    for each in mine:
+        if (same := full.get(place(each))) and any(each[name] != same[name] for name in ASKED[kind]):
+            where = " ".join(str(part) for part in place(each) if part is not None)
+            raise InputError(
+                f"{each['arm']} and full were asked different things at {where}; only records of one --data go together"
+            )
     groups = _groups((each for each in mine if place(each) in full and place(each) in other), ("length", "arm", "plan"))
     return [[(each, full[place(each)]) for each in group] for group in groups], other
 

@@ -31,7 +31,7 @@ def answer(arm, index, score, *, task="t", share=1.0, question=None):
 def window(arm, index, kl, *, domain="d", share=1.0, nll=2.0):
     return {
         "kind": "window", "arm": arm, "plan": arm, "domain": domain, "length": 512, "index": index, "kl": kl,
-        "top1": 1 - kl, "nll_full": 2.0, "nll_plan": nll, "costs": costs(share),
+        "text": f"text {index}", "top1": 1 - kl, "nll_full": 2.0, "nll_plan": nll, "costs": costs(share),
     }  # fmt: skip
 
 
@@ -83,6 +83,17 @@ def test_scores_are_paired_with_full_attention_on_the_same_question():
     for each in records:  # of before it was counted
         del each["costs"]["held_bytes"]
     assert score_rows(records)[1].costs["after"] is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "full", "other"),
+    [(score_rows, answer("full", 3, 1.0), answer("pop", 3, 1.0, question="another one")),
+     (score_rows, answer("full", 3, 1.0), {**answer("pop", 3, 1.0), "answers": ["y"]}),
+     (window_rows, window("full", 3, 0.0), {**window("pop", 3, 0.1), "text": "another one"})],
+)  # fmt: skip
+def test_records_of_other_data_are_not_paired(rows, full, other):
+    with pytest.raises(InputError, match=r"pop and full were asked different things at [td] 512 3; .* of one --data"):
+        rows([full, other])
 
 
 def test_a_question_that_is_asked_again_counts_once():
@@ -179,6 +190,7 @@ def test_of_several_counts_every_one_has_to_fit(tmp_path):
     ])  # fmt: skip
     [choice], told = choose([*records, window("pop(cutoff=0.6) + quest", 0, 0.2, share=0.2)], grid)
     assert (choice.plan, choice.shares, told) == ("pop(cutoff=0.6) + quest", {"rows": 0.2, "units": 0.2}, [])
+    assert choose(records[:1], grid) == ([], ["pop + quest, all: none of 2 settings was measured"])
 
 
 def test_the_rule_takes_what_fits_then_the_score_then_the_kl(tmp_path):

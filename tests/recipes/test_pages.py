@@ -194,3 +194,8 @@ def test_a_page_of_measured_arms_has_questions_only_where_some_were_asked():
         assert asked.replace("single`,", "single`, `kv`,") in text if "kv" in tasks else asked in text
     other = quality.measured({**told, "scores": [{**score, "task": "kv", "arm": "other"}]})
     assert "| `p` |  |  | 0.500" in other  # it was asked nothing
+
+
+def test_answers_that_are_right_in_part_are_not_rounded():
+    cells = {("pop", task): {"score": score, "questions": 20} for task, score in {"a": 0.375, "b": 0.8125}.items()}
+    assert [quality._right(cells, task)({"arm": "pop"}) for task in "ab"] == ["7.5 of 20", "16.25 of 20"]

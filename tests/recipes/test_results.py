@@ -71,3 +71,13 @@ def test_what_is_missing_is_said_before_any_work(monkeypatch, capsys, flags, mes
         results.main()
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_adapters_of_plans_that_are_run_are_there():
+    """What a part is trained for first is made by hand."""
+    named = re.findall(
+        r"recipes/quality/[\w-]+\.json", " ".join(line for each in results.RESULTS_IN_ORDER for line in each.lines())
+    )
+    arms = [arm for file in set(named) for arm in json.loads((ROOT / file).read_text(encoding="utf-8"))["arms"]]
+    adapters = {arm["adapter"] for arm in arms if "adapter" in arm}
+    assert {"smollm2-long", "smollm2-speed-23"} == adapters

@@ -113,3 +113,9 @@ def test_what_cannot_be_is_refused(tokenizer):
             task(name, form=2)
     with pytest.raises(InputError, match="different words"):
         build("common_words", tokenizer, 600, haystack=Haystack.from_text("Grass is green. The sky is blue. "))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_case_does_not_count(name, tokenizer):
+    example = build(name, tokenizer, 512)
+    assert task(name).score(example, example.reply.upper()) == task(name).score(example, example.reply.lower()) == 1

@@ -83,10 +83,10 @@ def render_text(text: str, tokenizer: PreTrainedTokenizerBase, *, chat: bool = T
 def found(answer: str, text: str) -> bool:
     """Whether `answer` stands in `text` as a whole: not inside a longer word, digit run or hyphenated name.
 
-    Runs of white space count as one space on both sides.
+    Runs of white space count as one space on both sides, and case does not count, as in RULER's own score.
     """
     answer, text = " ".join(answer.split()), " ".join(text.split())
-    return re.search(rf"(?<![\w-]){re.escape(answer)}(?![\w-])", text) is not None
+    return re.search(rf"(?<![\w-]){re.escape(answer)}(?![\w-])", text, re.IGNORECASE) is not None
 
 
 def share_found(example: Example, text: str) -> float:
