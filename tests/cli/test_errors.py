@@ -1,7 +1,10 @@
 """Every bad input: one line on standard error, exit code 2, and no work done."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -198,3 +201,10 @@ def test_help_is_in_words(winnow, command):
     shown = winnow(*command, "--help").out
     assert "Usage: " in shown
     assert not any(code in shown for code in ("list[", "tuple[", "Annotated", "[[", "None |", "| None"))
+
+
+def test_an_answer_with_characters_that_the_terminal_lacks():
+    code = "import sys; from winnow.cli import main; main.run_app = lambda *of: print('\u2019') or 0; main.main([])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "\\u2019\n"), done.stderr

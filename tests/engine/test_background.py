@@ -3,6 +3,8 @@
 import asyncio
 import os
 import platform
+import subprocess
+import sys
 import time
 
 import pytest
@@ -139,3 +141,25 @@ def test_everybody_hears_of_an_engine_that_can_neither_go_on_nor_abort(llm, text
             await asyncio.wait_for(anext(answers), 5)
 
     asyncio.run(heard())
+
+
+def test_a_program_that_leaves_a_request_in_a_step_ends_in_order():
+    code = """
+import asyncio
+from tiny import tiny_model
+from tokenizers_for_tests import byte_tokenizer
+from winnow import LLM
+
+llm = LLM(tiny_model(), tokenizer=byte_tokenizer(), prefill_chunk=16384)
+
+async def main():
+    try:
+        await asyncio.wait_for(llm.agenerate([[5] * 16384]), 0.3)
+    except TimeoutError:
+        print("left")
+
+asyncio.run(main())
+"""
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=found, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr

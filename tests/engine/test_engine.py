@@ -1,6 +1,7 @@
 """Requests that come and go: order, limits, bytes, ends of every kind."""
 
 import threading
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -691,3 +692,43 @@ def test_what_fails_as_it_begins_holds_no_memory(llm, text, monkeypatch, observe
         frame = frame.tb_next
     assert seen
     assert all(cache.allocated_nbytes == 0 for state in seen for cache in state.own_caches())
+
+
+def test_who_stops_following_leaves_nothing(llm, text):
+    engine = llm.engine()
+    for _ in range(3):
+        [request] = llm.check([text[:20]], params(9))
+        followed = engine.follow(request)
+        next(followed)
+        followed.close()
+    assert engine.idle
+    assert engine.step() == []
+
+
+def test_two_that_follow_lose_nothing_to_each_other(llm, text, monkeypatch):
+    """Each may step for the other, and be interrupted anywhere."""
+    engine, found = llm.engine(), {}
+    whole = Engine.step
+
+    def slow(self):
+        brought = whole(self)
+        time.sleep(0.005)
+        return brought
+
+    monkeypatch.setattr(Engine, "step", slow)
+
+    def follow(name):
+        [request] = llm.check([text[:20]], params(5))
+        found[name] = [(output.token_ids, output.completion is not None) for output in engine.follow(request)]
+
+    for turn in range(6):
+        threads = [threading.Thread(target=follow, args=((turn, each),)) for each in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 12
+    for brought in found.values():
+        assert sum(len(tokens) for tokens, _ in brought) == 5
+        assert [ended for _, ended in brought].count(True) == 1
+    assert engine.idle

@@ -106,6 +106,15 @@ def test_seeds_are_those_of_63_bits():
         assert SamplingParams(seed=seed).seed == seed
 
 
+def test_an_end_token_that_there_is_none_of_is_none():
+    """Some configs say -1, which is no place in a vocabulary."""
+    model = small_model("llama")
+    model.generation_config.eos_token_id = -1
+    llm, last = LLM(model), model.config.vocab_size - 1
+    [out] = llm.generate([[5, 6, 7]], SamplingParams(max_tokens=3, min_tokens=3, logit_bias={last: 100.0}))
+    assert out.token_ids == [last] * 3
+
+
 def test_no_end_before_min_tokens(llm):
     ids = llm.tokenizer("abc")["input_ids"]
     [out] = llm.generate([ids], SamplingParams(max_tokens=8, ignore_eos=True))

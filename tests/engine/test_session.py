@@ -421,3 +421,25 @@ def test_a_session_whose_beginning_is_interrupted_is_closed(llm, text, plan):
             session.feed(text[:PROMPT], progress=interrupts)
         with pytest.raises(InputError, match="the session is closed"):
             session.feed(text[:PROMPT])
+
+
+def test_what_cannot_be_fed_together_is_refused_and_loses_nothing(text):
+    llm, other = (LLM(small_model("llama")) for _ in range(2))
+    first, second, stranger = llm.session(), llm.session(), other.session()
+    for session in (first, second, stranger):
+        session.feed(text[:12])
+    for sessions, tokens, why in (
+        ([], [], "one at least"),
+        ([first, first], [5, 6], "different sessions"),
+        ([first, stranger], [5, 6], "of one LLM"),
+        ([first, second], [5], "1 tokens for 2 sessions"),
+        ([first, second], [5, 1000], "token 1 is 1000"),
+        ([first, second], [5, -1], "token 1 is -1"),
+    ):
+        with pytest.raises(InputError, match=why):
+            feed_together(sessions, tokens)
+    together = feed_together([first, second], [5, 6])
+    for at, token in enumerate((5, 6)):
+        alone = llm.session()
+        alone.feed(text[:12])
+        torch.testing.assert_close(together[at], alone.feed([token])[-1])

@@ -74,7 +74,7 @@ class LayerCache:
         self.unit_bytes = self.slab.unit_bytes  # of one token's units over all KV heads, as the model makes them
         kv_heads, device = self.slab.keys.shape[0], self.slab.keys.device
         self.positions = torch.empty(capacity, dtype=torch.int64, device=device)
-        self.scores = torch.zeros(kv_heads, capacity, device=device) if scored else None
+        self.scores = torch.zeros(kv_heads, capacity, dtype=torch.float32, device=device) if scored else None
         self.ragged: Ragged | None = None
         self.compact = compact
         self.rotated = not compact

@@ -56,7 +56,7 @@ class Files:
         rows = whole_pages(units, width * dtype.itemsize)
         size = heads * rows * width
         if not size:
-            return torch.empty(heads, units, width, dtype=dtype)
+            return torch.empty(heads, units, width, dtype=dtype, device="cpu")
         try:
             with TemporaryFile(dir=self._folder) as file:
                 os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)

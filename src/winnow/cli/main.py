@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated, Any, get_args, get_origin
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, Token, convert
@@ -79,6 +80,9 @@ for _name, (_place, _about) in COMMANDS.items():
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 2 an error on one line of standard error, 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="backslashreplace")  # an answer may have any character
     leave(run_app(app, arguments))
 
 

@@ -145,7 +145,7 @@ def _share(values: list[float]) -> Share:
 
 def _searched(llm: LLM, case: Case, places: list[int], ranks: Ranks, progress: Progress) -> Needle:
     shares: list[dict[str, float] | None] = [None] * llm.decoder.shape.layers
-    best = torch.zeros(len(case.ids), device=llm.device)
+    best = torch.zeros(len(case.ids), dtype=torch.float32, device=llm.device)
 
     def look(piece: Piece) -> None:
         votes = _votes(piece, ranks.voters)

@@ -1,9 +1,11 @@
 """An engine stepped by a thread of its own, for callers that await their answers."""
 
 import asyncio
+import atexit
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from winnow.engine.engine import Engine
 from winnow.engine.freed import give_back
@@ -69,6 +71,8 @@ class Background:
         self._listeners: dict[int, Callable[[Output | BaseException], object]] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._stopping = False
+        _ALL.add(self)
 
     def answers(self, requests: Sequence[Request]) -> Answers:
         """Begin requests of `LLM.check`. Raises CapacityError as `Engine.enqueue`, and then begins none."""
@@ -82,6 +86,15 @@ class Background:
             self._tell(number, listener, error)  # first: an engine that cannot go on may fail to abort as well
         for number in left:
             self._engine.abort(number)
+
+    def stop(self) -> None:
+        """Abort all that is under way, and wait for the thread: a step at most."""
+        with self._changed:
+            self._stopping, thread = True, self._thread
+            self._changed.notify()
+        self.end(RuntimeError("the program ends"))
+        if thread is not None:
+            thread.join()
 
     def _add(self, request: Request, listener: Callable[[Output | BaseException], object]) -> int:
         with self._changed:
@@ -117,6 +130,8 @@ class Background:
                     if not self._wait(LINGER_S):
                         self._thread = None  # before anyone else can look
                         return
+            if self._stopping:
+                return
             outputs = self._engine.step()
             self._watch(outputs)
             with self._changed:
@@ -128,7 +143,7 @@ class Background:
     def _wait(self, seconds: float) -> bool:
         """Whether there is anything to do, at once or within so long."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._engine.idle, seconds)
+            return self._changed.wait_for(lambda: self._stopping or not self._engine.idle, seconds)
 
     def _tell(
         self, number: int, listener: Callable[[Output | BaseException], object], news: Output | BaseException
@@ -137,3 +152,13 @@ class Background:
             listener(news)
         except RuntimeError:  # its event loop is closed
             self._engine.abort(number)
+
+
+_ALL = WeakSet[Background]()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """A thread that came back from a step to a Python that has gone would abort the process."""
+    for each in list(_ALL):
+        each.stop()

@@ -113,11 +113,12 @@ class Engine:
         [request] = self._llm.check([prompt], params, plan=plan, truncate=truncate)
         return self.enqueue(request)
 
-    def enqueue(self, request: Request, progress: Callable[[int], None] | None = None) -> int:
-        """Queue a request of `LLM.check`. Raises CapacityError where it can never fit, InputError after `close`.
+    def enqueue(self, request: Request) -> int:
+        """Queue a request of `LLM.check`. Raises CapacityError where it can never fit, InputError after `close`."""
+        return self._queue(request, self._progress, self._outputs.append)
 
-        progress: told of its prompt's tokens, instead of the engine's.
-        """
+    def _queue(self, request: Request, progress: Callable[[int], None], report: Callable[[Output], None]) -> int:
+        """progress: told of its prompt's tokens; report: of what steps bring to it."""
         arrived, llm, params = time.perf_counter(), self._llm, request.params
         deep = request.plan.compute.full_depth(request.ids, llm.services)
         shape, new = llm.decoder.shape, params.max_tokens - 1
@@ -135,8 +136,7 @@ class Engine:
             if self._closed:
                 raise InputError("the engine is closed; make a new one")
             self._count += 1
-            told = progress or self._progress
-            entry = Entry(self._count, request, arrived, bound, self._outputs.append, told)
+            entry = Entry(self._count, request, arrived, bound, report, progress)
             self._waiting.append(entry)
         return entry.id
 
@@ -186,20 +186,24 @@ class Engine:
     def follow(self, request: Request, progress: Callable[[int], None] | None = None) -> Generator[Output, None, None]:
         """Queue a request, step until it has ended, and yield what that brings to it; closed before, it is aborted.
 
-        What steps bring to others is theirs: the next `step` returns it. Raises like `enqueue`, and what has ended it.
+        What steps bring to others is theirs: the next `step` returns it, or who follows them has it. progress: told of
+        its prompt's tokens, instead of the engine's. Raises like `enqueue`, and what has ended it.
         """
-        number, left = self.enqueue(request, progress), request.params.n
+        brought = deque[Output]()
+        number, left = self._queue(request, progress or self._progress, brought.append), request.params.n
         try:
-            while left and not self.idle:
-                with self._stepping:
-                    brought = self.step()
-                    self._outputs[:0] = [output for output in brought if output.request_id != number]
-                for output in brought:
-                    if output.request_id == number:
-                        if output.completion is not None and output.completion.error is not None:
-                            raise output.completion.error
-                        left -= output.completion is not None
-                        yield output
+            while left:
+                with self._stepping:  # which another thread may have done for this one
+                    if not brought:
+                        if self.idle:
+                            return
+                        self._outputs[:0] = self.step()
+                while brought:
+                    output = brought.popleft()
+                    if output.completion is not None and output.completion.error is not None:
+                        raise output.completion.error
+                    left -= output.completion is not None
+                    yield output
         finally:
             self.abort(number)
 

@@ -52,7 +52,7 @@ class Session:
     def __init__(self, llm: "LLM", plan: Plan, most: int, observer: Observer | None = None) -> None:
         self.plan, self.most = plan, most
         self.prompt: list[int] = []
-        self.logits = torch.empty(0)
+        self.logits = torch.empty(0, dtype=torch.float32)
         self._llm, self._observer = llm, observer
         self._begun: State | None = None
         self._seen: list[int] = []  # the prompt as it was given, and all that was fed after it
@@ -115,7 +115,11 @@ class Session:
                 f"what {self.plan} kept after {at} tokens is not known any more; fork a session that is there"
             )
         twin._begun.cut(at)
-        twin.prompt, twin._fed, twin.logits = self.prompt[:at], max(0, at - len(self.prompt)), torch.empty(0)
+        twin.prompt, twin._fed, twin.logits = (
+            self.prompt[:at],
+            max(0, at - len(self.prompt)),
+            torch.empty(0, dtype=torch.float32),
+        )
         del twin._seen[at:]
         return twin
 
@@ -225,8 +229,16 @@ class Session:
 def feed_together(sessions: Sequence[Session], tokens: Sequence[int]) -> Tensor:
     """One decode step of several sessions of one LLM, a token each; returns logits [sessions, vocab] float32.
 
-    Raises CapacityError, before any is fed, where one of them takes no more tokens.
+    Raises CapacityError, before any is fed, where one of them takes no more tokens, and InputError where they are not
+    different sessions of one LLM that have begun, or there is not a token of its vocabulary for each.
     """
+    if not sessions or len({id(session) for session in sessions}) < len(sessions):
+        raise InputError("feed_together takes different sessions, one at least; feed one of them by itself")
+    if any(session._llm is not sessions[0]._llm for session in sessions):
+        raise InputError("feed_together takes sessions of one LLM; feed those of another apart")
+    tokens = sessions[0]._llm.token_ids(tokens)
+    if len(tokens) != len(sessions):
+        raise InputError(f"feed_together has {len(tokens)} tokens for {len(sessions)} sessions; give each one")
     for session in sessions:
         session._check_room(1)
     start = time.perf_counter()
@@ -263,7 +275,7 @@ def _fill(decoder: Decoder, state: State, keys: Tensor, values: Tensor) -> None:
     shape, device, length = state.shape, keys.device, keys.shape[1]
     held = state.plan.compute.layer_tokens(shape, length, state.deep).units
     known = {len(each): each for each in (state.deep.positions, state.deep.anchors)}
-    noted = None if state.surprise is None else torch.zeros(length, device=device)
+    noted = None if state.surprise is None else torch.zeros(length, dtype=torch.float32, device=device)
     state.position, state.repeats = length, ()
     for layer, cache in enumerate(state.caches):
         if state.holder(layer) != layer:

@@ -42,7 +42,9 @@ class GatesLearner(Learner):
     def __init__(self, decoder: Decoder, recipe: GatesRecipe) -> None:
         self.decoder, self.recipe = decoder, recipe
         shape = decoder.shape
-        self.gates = torch.ones(shape.layers, shape.kv_heads, device=decoder.device, requires_grad=True)
+        self.gates = torch.ones(
+            shape.layers, shape.kv_heads, dtype=torch.float32, device=decoder.device, requires_grad=True
+        )
         super().__init__([self.gates], torch.optim.AdamW([self.gates], lr=recipe.learning_rate, weight_decay=0.0))
 
     def learn(self, step: int, sample: Sample) -> dict[str, float]:

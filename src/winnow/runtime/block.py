@@ -283,7 +283,9 @@ class Block:
         part, whole = self.parts[index], self.whole[index]
         sequence, gates = part.sequence, part.sequence.gates
         positions = side_by_side([view.positions for view in views])
-        votes = sequence.votes.get(self.layer, torch.zeros(self.decoder.shape.q_heads, 0, device=positions.device))
+        votes = sequence.votes.get(
+            self.layer, torch.zeros(self.decoder.shape.q_heads, 0, dtype=torch.float32, device=positions.device)
+        )
         votes = pad(votes, (0, part.known - votes.shape[1]))
         first = part.before(sequence.prompt - gates.voters)
         for block in weights_of(queries, views, part, rows, from_row=first) if first < part.rows else ():

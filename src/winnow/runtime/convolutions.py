@@ -90,9 +90,9 @@ class Convolutions:
         bound = (2 * config.head_dim * config.kernel) ** -0.5
 
         def draw() -> Convolution:
-            weight = torch.randn(config.shapes["weight"], generator=source)
-            bias = bound * (2 * torch.rand(config.shapes["bias"], generator=source) - 1)
-            return Convolution(weight, bias, torch.tensor(share))
+            weight = torch.randn(config.shapes["weight"], generator=source, dtype=torch.float32)
+            bias = bound * (2 * torch.rand(config.shapes["bias"], generator=source, dtype=torch.float32) - 1)
+            return Convolution(weight, bias, torch.tensor(share, dtype=torch.float32))
 
         return cls(config, [draw() for _ in range(config.layers)]).to(device)
 

@@ -88,7 +88,7 @@ class RetainingHeads:
         source = torch.Generator().manual_seed(seed)
 
         def draw(rows: int, columns: int) -> Tensor:
-            return (INIT * torch.randn(rows, columns, generator=source)).to(device, dtype)
+            return (INIT * torch.randn(rows, columns, generator=source, dtype=torch.float32)).to(device, dtype)
 
         first = [draw(config.width, config.inputs) for _ in range(config.layers)]
         return cls(config, first, [draw(config.kv_heads, config.width) for _ in range(config.layers)])

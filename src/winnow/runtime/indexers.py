@@ -101,7 +101,10 @@ class Indexers:
         source = torch.Generator().manual_seed(seed)
         drawn = [
             Indexer(
-                **{name: torch.randn(of, generator=source) * config.hidden**-0.5 for name, of in config.shapes.items()}
+                **{
+                    name: torch.randn(of, generator=source, dtype=torch.float32) * config.hidden**-0.5
+                    for name, of in config.shapes.items()
+                }
             )
             for _ in config.layers
         ]

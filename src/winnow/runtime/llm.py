@@ -393,7 +393,7 @@ class LLM:
             ids = cut(ids, room, truncate, start_of_text(ids, self.tokenizer)).ids
         chosen.prepare(self.services, ids, params.max_tokens)
         ends = () if params.ignore_eos else self.end_tokens()
-        stop = frozenset(token for token in (*params.stop_token_ids, *ends) if token < vocab)
+        stop = frozenset(token for token in (*params.stop_token_ids, *ends) if 0 <= token < vocab)
         grammar = None if params.json_schema is None else self._grammars.of(params.json_schema)
         return Request(index, ids, params, chosen, stop, grammar)
 

@@ -99,7 +99,7 @@ class Program:
     def memory(self, name: str, nbytes: int) -> int:
         """The address of memory that is kept from call to call."""
         if name not in self._memory or self._memory[name].numel() < nbytes:
-            self._memory[name] = torch.empty(nbytes, dtype=torch.uint8)
+            self._memory[name] = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         return self._memory[name].data_ptr()
 
 

@@ -44,7 +44,10 @@ class QueriesSeen:
         """Of these queries at the rope positions from `first` on; zeros where no row has come."""
         if layer not in self.layers:
             heads, width = self.shape.q_heads, self.shape.head_dim
-            return Moments(torch.zeros(heads, width, device=device), torch.zeros(heads, width, width, device=device))
+            return Moments(
+                torch.zeros(heads, width, dtype=torch.float32, device=device),
+                torch.zeros(heads, width, width, dtype=torch.float32, device=device),
+            )
         count, mean, squares = self.layers[layer]
         covariance = squares / count
         if rope is None:

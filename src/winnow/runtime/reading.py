@@ -11,7 +11,6 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from winnow.cache.layer import LayerCache
@@ -21,6 +20,7 @@ from winnow.cache.quantized import QuantizedSlab
 from winnow.cache.ragged import RaggedSlab
 from winnow.cache.run import Units
 from winnow.cache.view import View
+from winnow.kernels.floats import floats
 from winnow.policies.read.base import Copies, Pages, Ranked, Row
 from winnow.runtime.segment import Segment
 from winnow.runtime.view import view_of
@@ -152,7 +152,7 @@ def reading_of(segment: Segment, caches: list[LayerCache], layer: int, *, rotate
         units = sum(sequence.shape.kv_heads * sum(run.units) - sum(map(sum, run.missing)) for run in runs)
         votes = None
         if _votes(segment, layer):
-            votes = torch.empty(len(caches), sequence.shape.q_heads, sum(run.units[0] for run in runs))
+            votes = floats(len(caches), sequence.shape.q_heads, sum(run.units[0] for run in runs))
             if any(run.missing for run in runs):
                 votes.fill_(float("-inf"))
             runs = [*_kept(runs, votes)]
@@ -217,7 +217,7 @@ def _selected(segment: Segment, caches: list[LayerCache], layer: int, seen: list
     if wanted != "logits" or any(run.numbers for run in runs):
         return None
     assert len(caches) == 1  # nothing is wanted of layers that are alike
-    logits = torch.empty(1, segment.sequence.shape.q_heads, read)
+    logits = floats(1, segment.sequence.shape.q_heads, read)
     return Reading([*_kept(runs, logits)], heads * read, less, told=Told(row, views, logits[0]))
 
 

@@ -116,7 +116,7 @@ def mass_of(queries: Tensor, view: View, positions: Tensor, rows: Projected, lse
     view's positions ascend, and are the same for all heads.
     """
     keys, heads = view.keys, queries.shape[1]
-    mass = torch.zeros(heads, view.units, device=keys.device)
+    mass = torch.zeros(heads, view.units, dtype=torch.float32, device=keys.device)
     for some, at, whole in zip(*(each.split(VOTING_ROWS) for each in (queries, positions, lse)), strict=True):
         seen = visible(at, view.order, view.window)[0]  # [rows, units]
         if not (there := seen.any(0).nonzero().flatten().tolist()):

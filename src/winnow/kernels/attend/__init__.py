@@ -18,6 +18,7 @@ from winnow.kernels.attend.blocked import attend_blocked
 from winnow.kernels.attend.one_row import attend_one_row
 from winnow.kernels.attend.reference import attend_reference
 from winnow.kernels.attend.sdpa import attend_sdpa
+from winnow.kernels.floats import floats
 from winnow.kernels.launch import numba_missing
 from winnow.kernels.pack import packed
 
@@ -72,7 +73,7 @@ def attend(
     if kernel == "decode":
         from winnow.kernels.attend.cpu_decode import attend_decode
 
-        logits = torch.empty(q_heads, k_positions.shape[-1]) if return_logits else None
+        logits = floats(q_heads, k_positions.shape[-1]) if return_logits else None
         out, lse = attend_decode(
             q, k, v, q_positions, k_positions, scale=scale, past=past, window=window, softcap=softcap, sinks=sinks,
             return_lse=return_lse or return_logits, logits=logits, index=index,

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, lse_of, update_softmax
 from winnow.kernels.dealt import arguments, kernel
+from winnow.kernels.floats import floats
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.simd.arithmetic import fma, mul, splat
 from winnow.kernels.simd.kinds import HAS_BF16_DOT
@@ -343,12 +344,12 @@ def attend_decode(
         k_positions = k_positions.contiguous()
     sinks = None if sinks is None else sinks.float().contiguous()
     out = torch.empty_like(q)
-    lse = torch.empty(rows, q_heads) if return_lse else None
+    lse = floats(rows, q_heads) if return_lse else None
     masked = window is not None or past is None or (past < units and rows > 1)
     match_torch_threads()
     runs = max(1, min(balanced_runs(kv_heads, parts_of_work()), units // (4 * PIECE)))
     task_floats = work_floats(-(-rows * q_heads // kv_heads // 4) * 4, head_dim)
-    work = torch.empty(kv_heads * runs * task_floats)
+    work = floats(kv_heads * runs * task_floats)
     index = None if index is None else index.contiguous()
     room = None if index is None else k.new_empty(kv_heads * runs, 2 * PIECE, head_dim)
     group = q_heads // kv_heads

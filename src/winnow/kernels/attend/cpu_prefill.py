@@ -15,6 +15,7 @@ from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, lse_of, update_softmax, widen
 from winnow.kernels.dealt import arguments, kernel
+from winnow.kernels.floats import floats
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.simd.arithmetic import hidden_unless_seen, mul, splat
 from winnow.kernels.simd.kinds import HAS_BF16_DOT
@@ -288,12 +289,12 @@ def attend_prefill(
         k_positions = k_positions.contiguous()
     sinks = None if sinks is None else sinks.float().contiguous()
     out = torch.empty_like(q)
-    lse = torch.empty(rows, q_heads) if return_lse else None
+    lse = floats(rows, q_heads) if return_lse else None
     match_torch_threads()
     parts = parts_of_work()
     task_rows = min(max(1, VECTORS // group), -(-rows * kv_heads // parts))
     most = -(-task_rows * group // TILE_ROWS) * TILE_ROWS
-    work = torch.empty(parts, work_bytes(most, head_dim) // 4)
+    work = floats(parts, work_bytes(most, head_dim) // 4)
     prefill_kernel(
         parts, q.data_ptr(), k.data_ptr(), v.data_ptr(), q_positions.data_ptr(), k_positions.data_ptr(),
         0 if sinks is None else sinks.data_ptr(), out.data_ptr(), 0 if lse is None else lse.data_ptr(),

@@ -6,6 +6,7 @@ from torch import Tensor
 from winnow.kernels.attend.cpu_decode import PIECE, padded, take_dots
 from winnow.kernels.attend.softmax import copy
 from winnow.kernels.dealt import arguments, kernel
+from winnow.kernels.floats import floats
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 
 KINDS = "i" * 10 + "b"
@@ -38,12 +39,12 @@ def dots_cpu(q: Tensor, k: Tensor) -> Tensor:
     group = q.shape[0] // kv_heads
     q = q.contiguous()
     pieces = -(-units // PIECE)
-    out = torch.empty(q.shape[0], pieces * PIECE)
+    out = floats(q.shape[0], pieces * PIECE)
     match_torch_threads()
     runs = max(1, min(-(-parts_of_work() // kv_heads), pieces // 4))
     vectors = -(-group // 4) * 4
     work_floats = vectors * (head_dim + PIECE)
-    work = torch.empty(kv_heads * runs * work_floats)
+    work = floats(kv_heads * runs * work_floats)
     dots_kernel(
         kv_heads * runs, q.data_ptr(), k.data_ptr(), out.data_ptr(), work.data_ptr(), 4 * work_floats, group, head_dim,
         units, runs, k.stride(0) * k.itemsize, k.dtype == torch.bfloat16,

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from winnow.kernels.floats import floats
 from winnow.kernels.launch import match_torch_threads, numba_missing, parts_of_work
 from winnow.kernels.linear.many import product
 
@@ -57,7 +58,7 @@ def _run(x: Tensor, weight: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     shape = (*x.shape[:-1], outs)
     x = x.contiguous() if padded == rows else F.pad(x.reshape(rows, ins), (0, 0, 0, padded - rows))
     y = x.new_empty(shape if padded == rows else (padded, outs))
-    sums = torch.empty(padded, outs) if half and rows > 1 else y
+    sums = floats(padded, outs) if half and rows > 1 else y
     linear_kernel(
         parts_of_work(), x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(),
         sums.data_ptr(), padded, outs, ins * x.itemsize, half,

@@ -37,7 +37,7 @@ def pack_cpu(units: Tensor, index: Tensor, out: Tensor, *, in_order: bool = Fals
     """The arguments of `pack()`; a unit has a multiple of 64 bytes. in_order: those of a head one after the other."""
     heads, count, head_dim = units.shape
     index, width = index.contiguous(), units.itemsize
-    chosen, wrong = index.shape[1], torch.zeros(1, dtype=torch.int64)
+    chosen, wrong = index.shape[1], torch.zeros(1, dtype=torch.int64, device="cpu")
     run = max(1, chosen) if in_order else RUN
     match_torch_threads()
     pack_kernel(

@@ -61,7 +61,11 @@ def expand(weight: PackedWeight, dtype: torch.dtype, *, shared: bool = False) ->
     if why_slow(weight) is not None or dtype not in DIRECT:
         return weight.float().to(dtype)
     rows, columns = len(weight.data), weight.columns
-    out = _memory(dtype, rows * columns)[: rows * columns] if shared else torch.empty(rows * columns, dtype=dtype)
+    out = (
+        _memory(dtype, rows * columns)[: rows * columns]
+        if shared
+        else torch.empty(rows * columns, dtype=dtype, device="cpu")
+    )
     _expand(weight, out, len(weight.data) // TILE)
     return out.view(rows, columns)[: weight.shape[0]]
 
@@ -72,7 +76,7 @@ def rows_of(weight: PackedWeight, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return weight.picked(ids.flatten()).float().to(dtype).view(*ids.shape, -1)
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < weight.shape[0]:
         raise IndexError(f"rows {int(ids.min())} to {int(ids.max())} of a weight with {weight.shape[0]}")
-    ids, out = ids.long().contiguous(), torch.empty(*ids.shape, weight.columns, dtype=dtype)
+    ids, out = ids.long().contiguous(), torch.empty(*ids.shape, weight.columns, dtype=dtype, device="cpu")
     _expand(weight, out, ids.numel(), ids.data_ptr())
     return out
 
@@ -83,14 +87,14 @@ def few_rows(kind: int, minima: bool, dtype: torch.dtype) -> int:
 
     A layer of 1,536 rows and 576 columns; 0 where the kernels do not run.
     """
-    codes = torch.zeros(1536, 576, dtype=torch.uint8 if KINDS[kind][0] == 4 else torch.int8)
-    factors = torch.ones(1536, 576 // KINDS[kind][1])
+    codes = torch.zeros(1536, 576, dtype=torch.uint8 if KINDS[kind][0] == 4 else torch.int8, device="cpu")
+    factors = torch.ones(1536, 576 // KINDS[kind][1], dtype=torch.float32, device="cpu")
     weight = pack(codes, factors, factors if minima else None)
     if weight is None or why_slow(weight := weight.in_tiles()) is not None:
         return 0
     best = 0
     for rows in CANDIDATES:
-        x = torch.zeros(rows, 576, dtype=dtype)
+        x = torch.zeros(rows, 576, dtype=dtype, device="cpu")
         if _seconds(x, weight, rows) > _seconds(x, weight, 0):
             break
         best = rows
@@ -148,5 +152,5 @@ def _memory(dtype: torch.dtype, count: int) -> Tensor:
     """Memory of this thread, at least [count], kept from call to call: it only grows."""
     kept: dict[Any, Tensor] = _room.__dict__
     if (found := kept.get(dtype)) is None or found.numel() < count:
-        found = kept[dtype] = torch.empty(count, dtype=dtype)
+        found = kept[dtype] = torch.empty(count, dtype=dtype, device="cpu")
     return found

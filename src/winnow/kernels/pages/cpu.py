@@ -8,6 +8,7 @@ from torch import Tensor
 from winnow.kernels.attend.cpu_decode import PIECE, padded, take_dots
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
 from winnow.kernels.dealt import arguments, kernel
+from winnow.kernels.floats import floats
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.select.cpu_top import bound_for, write_index
 from winnow.kernels.simd.memory import read_bf16, read_f32, read_i64, write_bf16, write_f32, write_i64
@@ -84,8 +85,8 @@ def best_pages_cpu(query: Tensor, least: Tensor, greatest: Tensor, page: int, co
     """The arguments and result of `best_pages()`; head_dim a multiple of 32, bfloat16 or float32."""
     kv_heads, pages, head_dim = least.shape
     query, group = query.contiguous(), len(query) // kv_heads
-    out = torch.empty(kv_heads, count * page, dtype=torch.int64)
-    room = torch.empty(kv_heads, room_floats(group, head_dim, pages))
+    out = torch.empty(kv_heads, count * page, dtype=torch.int64, device="cpu")
+    room = floats(kv_heads, room_floats(group, head_dim, pages))
     match_torch_threads()
     pages_kernel(
         kv_heads, query.data_ptr(), least.data_ptr(), greatest.data_ptr(), least.stride(0) * least.itemsize, group,

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
 from winnow.kernels.dealt import arguments, kernel
+from winnow.kernels.floats import floats
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.select.cpu_mean import BLOCK
 from winnow.kernels.select.lanes import load_part, store_part
@@ -64,7 +65,7 @@ def mass_back(log_weights: Tensor, count: int, scale: float | Tensor) -> Tensor:
     block = max(BLOCK, width)
     match_torch_threads()
     parts = parts_of_work()
-    out, work = torch.empty(heads, candidates), torch.zeros(parts, block + 4 * width + 64)
+    out, work = floats(heads, candidates), torch.zeros(parts, block + 4 * width + 64, dtype=torch.float32, device="cpu")
     mass_kernel(
         parts, log_weights.data_ptr(), 4 * log_weights.stride(0), out.data_ptr(), heads, candidates, width, block,
         work.data_ptr(), float(scale),

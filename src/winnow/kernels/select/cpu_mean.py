@@ -13,6 +13,7 @@ from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
 from winnow.kernels.dealt import arguments, kernel
+from winnow.kernels.floats import floats
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.select.lanes import load_part, log, store_part, sub
 from winnow.kernels.select.reference import LEAST, LOWEST
@@ -124,8 +125,8 @@ def mean_kernel(head: int, heads: int, place: int) -> None:
 def power_mean(logits: Tensor, alpha: float, weights: Tensor | None = None) -> Tensor:
     """As in `reference.py`."""
     heads, rows, count = logits.shape
-    each = torch.ones(rows) if weights is None else weights.contiguous()
-    out, sums = torch.empty(heads, count), torch.empty(heads, rows)
+    each = torch.ones(rows, dtype=torch.float32, device="cpu") if weights is None else weights.contiguous()
+    out, sums = floats(heads, count), floats(heads, rows)
     head_stride, row_stride = 4 * logits.stride(0), 4 * logits.stride(1)
     match_torch_threads()
     mean_kernel(

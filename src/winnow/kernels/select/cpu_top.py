@@ -112,7 +112,10 @@ def top_kernel(head: int, heads: int, place: int) -> None:
 
 def top(scores: Tensor, count: int) -> Tensor:
     heads, candidates = scores.shape
-    out, missing = torch.empty(heads, count, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    out, missing = (
+        torch.empty(heads, count, dtype=torch.int64, device="cpu"),
+        torch.zeros(1, dtype=torch.int64, device="cpu"),
+    )
     match_torch_threads()
     top_kernel(heads, scores.data_ptr(), 4 * scores.stride(0), out.data_ptr(), candidates, count, missing.data_ptr())
     if missing:

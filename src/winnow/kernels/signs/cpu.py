@@ -12,6 +12,7 @@ from torch import Tensor
 
 from winnow.kernels.attend.softmax import HIDDEN, ZERO
 from winnow.kernels.dealt import arguments, kernel
+from winnow.kernels.floats import floats
 from winnow.kernels.launch import match_torch_threads
 from winnow.kernels.layers.rows import load
 from winnow.kernels.quantize.lanes import BYTE_DOT
@@ -182,8 +183,8 @@ def best_units_cpu(query: Tensor, signs: Signs, count: int) -> Tensor:
     """The arguments and result of `best_units()`; head_dim a multiple of 32, bfloat16 or float32."""
     kv_heads, head_dim = signs.centre.shape
     query, group = query.contiguous(), len(query) // kv_heads
-    out = torch.empty(kv_heads, count, dtype=torch.int64)
-    room = torch.empty(kv_heads, signs_floats(group, head_dim, signs.units))
+    out = torch.empty(kv_heads, count, dtype=torch.int64, device="cpu")
+    room = floats(kv_heads, signs_floats(group, head_dim, signs.units))
     match_torch_threads()
     signs_kernel(
         kv_heads, query.data_ptr(), signs.codes.data_ptr(), signs.codes.stride(0) * 8, signs.lengths.data_ptr(),

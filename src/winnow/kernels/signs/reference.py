@@ -84,7 +84,7 @@ def estimates(query: Tensor, signs: Signs) -> Tensor:
     asked = grouped @ rotation(head_dim, query.device)
     step = asked.abs().amax(-1, keepdim=True) / LEVELS
     levels = torch.where(step > 0, asked / step, 0.0).round()
-    matched = step * (levels @ (2.0 * bits - 1.0).mT)
+    matched = step * (levels @ (2.0 * bits.float() - 1.0).mT)
     return grouped @ signs.centre[..., None] + lengths[:, None] * matched
 
 

@@ -27,6 +27,7 @@ from winnow.kernels.attend.cpu_prefill import (
 )
 from winnow.kernels.attend.softmax import HIDDEN, ONE, ZERO, cap, copy, fill, update_softmax
 from winnow.kernels.dealt import arguments, kernel
+from winnow.kernels.floats import floats
 from winnow.kernels.launch import match_torch_threads, parts_of_work
 from winnow.kernels.simd.memory import read_f32, read_flag, read_i64, write_i64
 from winnow.kernels.simd.products import PANEL, TILE_ROWS
@@ -143,7 +144,7 @@ def attend_cells_cpu(
     match_torch_threads()
     parts = parts_of_work()
     vectors = -(-min(cells.rows, rows) // TILE_ROWS) * TILE_ROWS
-    work = torch.empty(parts, work_bytes(vectors, head_dim) // 4)
+    work = floats(parts, work_bytes(vectors, head_dim) // 4)
     seen = cells.seen.contiguous()
     cells_kernel(
         parts, seen.data_ptr(), seen.shape[2], q.data_ptr(), k.data_ptr(), v.data_ptr(),

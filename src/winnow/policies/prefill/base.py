@@ -161,7 +161,7 @@ def pooled(x: Tensor, block: int, front: int = 0) -> Tensor:
     blocks = -(-(n + front) // block)
     filled = torch.nn.functional.pad(x, (0, 0, front, blocks * block - front - n))
     sums = filled.view(heads, blocks, block, width).sum(2, dtype=torch.float32)
-    count = torch.full((blocks,), float(block), device=x.device)
+    count = torch.full((blocks,), float(block), dtype=torch.float32, device=x.device)
     count[0] -= front
     count[-1] -= blocks * block - front - n
     return sums / count[:, None]

@@ -138,8 +138,8 @@ class Known:
 
     def __init__(self, policy: InfLLM, heads: int) -> None:
         self._policy = policy
-        self.vectors = torch.zeros(0, heads, 0)
-        self.scores = torch.zeros(heads, 0)
+        self.vectors = torch.zeros(0, heads, 0, dtype=torch.float32)
+        self.scores = torch.zeros(heads, 0, dtype=torch.float32)
 
     @property
     def _first(self) -> int:

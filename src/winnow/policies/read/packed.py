@@ -26,7 +26,7 @@ class Buffers:
         """For `units` units per KV head of a view, of which so many are selected."""
         kv_heads, _, head_dim = view.keys.shape
         keys, values = (view.keys.new_empty(kv_heads, units, head_dim) for _ in range(2))
-        scores = torch.empty(kv_heads, selected, device=keys.device)
+        scores = torch.empty(kv_heads, selected, dtype=torch.float32, device=keys.device)
         return cls(keys, values, view.positions.new_empty(kv_heads, units), scores)
 
     @staticmethod

@@ -122,7 +122,7 @@ class Peaks:
     def scores(self, evidence: Evidence) -> Tensor:
         weights = None
         if self.half_life is not None and evidence.behind is not None:
-            weights = 0.5 ** (evidence.behind / self.half_life)
+            weights = 0.5 ** (evidence.behind.float() / self.half_life)
         total = evidence.seen.shape[1] if weights is None else weights.sum()
         mean = power_mean(evidence.seen, alpha=1.0, weights=weights)[:, evidence.candidates]
         now = mass_back(mean, self.width, scale=total)
@@ -195,5 +195,5 @@ def memory_prior(norms: Tensor, selected: Tensor) -> Tensor:
     """log r: keys of small norm, what was selected last, and late positions, over a scale of 1024 tokens."""
     count = norms.shape[-1]
     distance = torch.arange(count, 0, -1, device=norms.device)  # from the first recent token
-    place = 0.05 + 0.5 * selected + 0.5 * 2.0 ** (-distance / 1024)
+    place = 0.05 + 0.5 * selected + 0.5 * 2.0 ** (-distance.float() / 1024)
     return (-0.5 * norms.clamp_min(EPS).log() + place.log()).log_softmax(-1)

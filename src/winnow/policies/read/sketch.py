@@ -146,8 +146,10 @@ class Sketches:
     """Of the keys of a layer, which are known by their numbers."""
 
     def __init__(self) -> None:
-        self._codes = torch.empty(0)  # [kv_heads, room, head_dim / 4], blocks from that of number `_first` on
-        self._lengths = torch.empty(0)  # [kv_heads, 16 room]
+        self._codes = torch.empty(
+            0, dtype=torch.float32
+        )  # [kv_heads, room, head_dim / 4], blocks from that of number `_first` on
+        self._lengths = torch.empty(0, dtype=torch.float32)  # [kv_heads, 16 room]
         self._centre: Tensor | None = None
         self._first = 0
         self._stop = 0
