@@ -186,13 +186,9 @@ RESULTS_IN_ORDER = (
     Result("quality-nearby", 45, _quality("nearby", "-n 6 -w 1", ON_FOUR)),
     Result("quality-spread", 40, _quality("spread", "-n 8 -w 1", ON_COPIES, length=2048)),
     Result("quality-spread-needle", 8, _quality("spread-needle", "-n 20 -w 1", ON_NEEDLE, length=2048)),
-    Result("quality-recent", 16, _quality("recent", "-n 6 -w 2", ON_FOUR, length=2048)),
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),
-    Result("quality-taught", 25, (
-        *_tested("taught", 2048, 2, picture=False), _compared("taught", "full, smollm2-long"),
-    )),
     Result("quality-taught-more", 80, (
         *_tested("taught-more", 2048, 4, (100, 100), picture=False),
         _compared("taught-more", "full, smollm2-long"), _compared("taught-more", "full, smollm2-long", "taught"),
@@ -215,6 +211,12 @@ RESULTS_IN_ORDER = (
         *_evicted("locret-curves", "validation", 6, 6, 1),
         "python -m recipes.smollm2.curves docs/results/quality-locret-curves.json "
         "--plot docs/results/quality-locret-curves.png",
+    )),
+    Result("quality-kvzap", 25, _quality("kvzap", "-n 8 -w 2")),
+    Result("quality-kvzap-test", 25, (
+        "python -m benchmarks quality run {work}/kvzap-test-a.jsonl --split test --data {data} -m smollm2 "
+        "--plans recipes/quality/kvzap-test.json -l 4096 -n 50 -w 4 -t niah_single --threads 1 "
+        "--out docs/results/quality-kvzap-test.json",
     )),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "composed")),
@@ -288,7 +290,8 @@ BY_HAND = {
     "speed-accuracy.json, speed-ablations.json, speed-training.json": "several runs, named in speed.md",
     "slowfast-decoding.json": "three runs, named in slowfast.md",
     "smollm2-training.json, smollm2-training.png, quality-trained-speed.json, "
-    "quality-trained-control.json": "commands of trained.md, of parts that a GPU has trained",
+    "quality-trained-control.json, quality-taught.json, quality-taught-compared.json, quality-recent.json": "commands "
+    "of trained.md and quality.md, of parts that are trained first",
     "locret-retained.png": "`winnow inspect --retained`, described in locret.md",
 }
 

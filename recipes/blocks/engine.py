@@ -133,7 +133,7 @@ def arrival(told: Record) -> str:
     about = (
         f"{told['model']}: {told['length']:,} tokens arrive while {told['sequences']} sequences decode after "
         f"{told['running']:,} each, whose gap is {1000 * told['summary'][0]['undisturbed_s']:.1f} ms until then; "
-        f"max_step_s is {told['slower']:g} times that; {machine(told)}."
+        f"max_step_s is {told['slower']:g} times what it was before all of them; {machine(told)}."
     )
     if given_up:
         about += f" Without a TTFT: given up after {told['patience']:g} s, {', '.join(given_up)}."

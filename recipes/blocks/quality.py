@@ -30,7 +30,8 @@ def arms(told: Record) -> str:
 def _right(cells: dict[tuple[str, str], Record], task: str) -> Column:
     def shown(row: Record) -> str:
         cell = cells[row["arm"], task]
-        return f"{cell['score'] * cell['questions']:.0f} of {cell['questions']}"
+        right = cell["score"] * cell["questions"]  # of some tasks an answer may be right in part
+        return f"{right:.3f}".rstrip("0").rstrip(".") + f" of {cell['questions']}"
 
     return shown
 

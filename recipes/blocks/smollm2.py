@@ -153,4 +153,6 @@ BLOCKS = {
     "quality-evict-16": Block(final, ("quality-evict-16.json",)),
     "quality-evict-16-compared": Block(compared, ("quality-evict-16-compared.json",)),
     "quality-locret-curves": Block(final, ("quality-locret-curves.json",)),
+    "quality-kvzap": Block(final, ("quality-kvzap.json",)),
+    "quality-kvzap-test": Block(final, ("quality-kvzap-test.json",)),
 }

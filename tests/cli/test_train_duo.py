@@ -28,7 +28,7 @@ def test_the_table_says_what_was_made_and_how_to_use_it(winnow: Any, tiny: Path,
     shown = winnow("train", "duo", data, "-m", tiny, "--out", out, "--steps", 2, "--sink", 2, "--recent", 8)
     assert shown.code == 0, shown.err
     assert f"gates of the heads of {tiny.name}" in shown.out
-    assert f"duo(gates='{out}')" in " ".join(shown.out.split())
+    assert f"duo(sink=2, recent=8, gates='{out}')" in " ".join(shown.out.split())
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,29 @@ def test_which_of_three_costs_what():
         assert costs[arm]["rows"] > other["rows"]
 
 
+def test_a_threshold_beside_a_budget():
+    validation, test = read("quality-kvzap.json", "quality-kvzap-test.json")
+    rows = {(row["arm"], row["domain"]): row for told in (validation, test) for row in told["windows"]}
+    heads = "heads='recipes/smollm2/zap-heads')"
+    alone = rows[f"kvzap(threshold=-4.0, {heads}", "all"]
+    for threshold in ("-1e30", "-6.0"):  # with about as many units at the end
+        bound = rows[f"kvzap(threshold={threshold}, budget={{19/128}}, chunk=128, {heads}", "all"]
+        assert abs(bound["costs"]["held"] - alone["costs"]["held"]) < 0.02
+        assert bound["kl"]["mean"] > 1.4 * alone["kl"]["mean"]
+        assert bound["costs"]["bytes"] < alone["costs"]["bytes"]
+    kinds = {domain for _, domain in rows} - {"all"}
+    nearer = {}
+    for threshold, budget in (("-6.0", "7/16"), ("-4.0", "1/8")):
+        ours, other = (
+            f"kvzap(threshold={threshold}, chunk=128, {heads}",
+            f"locret(budget={{{budget}}}, chunk=128, by_head='adaptive')",
+        )
+        assert abs(rows[ours, "all"]["costs"]["bytes"] - rows[other, "all"]["costs"]["bytes"]) < 0.02
+        nearer[threshold] = {kind for kind in kinds if rows[ours, kind]["kl"]["mean"] < rows[other, kind]["kl"]["mean"]}
+    assert nearer == {"-6.0": kinds, "-4.0": {"wikitext"}}
+    assert len(kinds) == 6
+
+
 def test_trained_speed():
     told, control = read(*pretrained.TRAINED)
     lost = {row["arm"]: row["difference"] for row in control["scores"] if row["task"] == "all"}

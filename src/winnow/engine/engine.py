@@ -113,12 +113,15 @@ class Engine:
         [request] = self._llm.check([prompt], params, plan=plan, truncate=truncate)
         return self.enqueue(request)
 
-    def enqueue(self, request: Request) -> int:
-        """Queue a request of `LLM.check`. Raises CapacityError where it can never fit, InputError after `close`."""
-        return self._queue(request, self._progress, self._outputs.append)
+    def enqueue(self, request: Request, progress: Callable[[int], None] | None = None) -> int:
+        """Queue a request of `LLM.check`. Raises CapacityError where it can never fit, InputError after `close`.
 
-    def _queue(self, request: Request, progress: Callable[[int], None], report: Callable[[Output], None]) -> int:
-        """progress: told of its prompt's tokens; report: of what steps bring to it."""
+        progress: told of its prompt's tokens, instead of the engine's.
+        """
+        return self._queue(request, progress, self._outputs.append)
+
+    def _queue(self, request: Request, progress: Callable[[int], None] | None, report: Callable[[Output], None]) -> int:
+        """report: told of what steps bring to it."""
         arrived, llm, params = time.perf_counter(), self._llm, request.params
         deep = request.plan.compute.full_depth(request.ids, llm.services)
         shape, new = llm.decoder.shape, params.max_tokens - 1
@@ -136,7 +139,7 @@ class Engine:
             if self._closed:
                 raise InputError("the engine is closed; make a new one")
             self._count += 1
-            entry = Entry(self._count, request, arrived, bound, report, progress)
+            entry = Entry(self._count, request, arrived, bound, report, progress or self._progress)
             self._waiting.append(entry)
         return entry.id
 
@@ -190,7 +193,7 @@ class Engine:
         its prompt's tokens, instead of the engine's. Raises like `enqueue`, and what has ended it.
         """
         brought = deque[Output]()
-        number, left = self._queue(request, progress or self._progress, brought.append), request.params.n
+        number, left = self._queue(request, progress, brought.append), request.params.n
         try:
             while left:
                 with self._stepping:  # which another thread may have done for this one
