@@ -204,8 +204,8 @@ RESULTS_IN_ORDER = (
     Result("quality-locret-settings", 90, _evicted("locret-settings", "validation", 6, 11, 1)),
     Result("quality-evict-settings", 90, _evicted("evict-settings", "validation", 6, 11, 1)),
     Result("quality-evict", 300, (*_evicted("evict", "test", 50, 50, 4), _compared("evict", HEADS))),
-    Result("quality-evict-16", 190, (
-        *_evicted("evict-16", "test", 50, 50, 4), _compared("evict-16", HALF_AS_MANY),
+    Result("quality-evict-16", 260, (
+        *_evicted("evict-16", "test", 50, 50, 8), _compared("evict-16", HALF_AS_MANY),
     )),
     Result("quality-locret-curves", 35, (
         *_evicted("locret-curves", "validation", 6, 6, 1),

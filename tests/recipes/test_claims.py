@@ -123,6 +123,21 @@ def test_which_of_three_costs_what():
         assert costs[arm]["rows"] > other["rows"]
 
 
+def test_trained_heads_with_a_sixteenth():
+    told, compared = read("quality-evict-16.json", "quality-evict-16-compared.json")
+    against = compared["against"]
+    name = {row["arm"]: row["arm"].partition("(")[0] for row in told["windows"]}
+    less = {row["arm"]: row["difference"] for row in compared["windows"] if row["domain"] == "all"}
+    others = {arm for arm in less if name[arm] not in ("full", "locret")}
+    assert min(less[arm]["mean"] for arm in others) > 0
+    assert {name[arm] for arm in others if less[arm]["low"] < 0} == {"scissorhands", "h2o", "snapkv", "tova"}
+    kl = {(row["arm"], row["domain"]): row["kl"]["mean"] for row in told["windows"]}
+    kinds = {domain for _, domain in kl} - {"all"}
+    assert sum(any(kl[arm, kind] < kl[against, kind] for arm in others) for kind in kinds) == 3
+    right = {row["arm"]: row["score"] for row in told["scores"] if row["task"] == "all"}
+    assert max(right[arm] for arm in others) <= 0.07 < 0.44 < right[against]
+
+
 def test_a_threshold_beside_a_budget():
     validation, test = read("quality-kvzap.json", "quality-kvzap-test.json")
     rows = {(row["arm"], row["domain"]): row for told in (validation, test) for row in told["windows"]}
