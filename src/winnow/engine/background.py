@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -155,6 +156,8 @@ class Background:
 
 
 _ALL = WeakSet[Background]()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ALL.clear)  # it has none of these threads, and may have their locks
 
 
 @atexit.register
