@@ -1,6 +1,8 @@
 import importlib.util
 import json
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -140,6 +142,7 @@ def test_tasks_that_load_a_tokenizer_run_no_code_of_the_model(winnow, tiny, tmp_
     result = winnow("eval", "harness", "made", "-m", model, "--include-path", tmp_path, "--json")
     assert result.code == 0, result.err
     assert result.json["runs"][0]["costs"]["requests"] == 1
+    assert str(Path(tempfile.gettempdir()) / "winnow-") not in result.out  # where the tokenizer was lent from
     assert not (tmp_path / "ran").exists()
 
 

@@ -57,6 +57,9 @@ def harness(options: Harness) -> int:
     with TemporaryDirectory(prefix="winnow-") as directory:
         saved = {} if llm.tokenizer is None else {"pretrained": without_code(llm.tokenizer, Path(directory))}
         tasks = load_tasks(_names(options), include_path=options.include_path, metadata={**saved, **told})
+    named = {"pretrained": llm.model.config.name_or_path, **told}  # which stays, where the saved one is gone
+    for task in tasks.leaves.values():
+        task.config.metadata = {**(task.config.metadata or {}), **named}
     chosen = with_full(plans or [llm.plan])
     ask = partial(
         run_tasks,

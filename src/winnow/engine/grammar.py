@@ -71,7 +71,9 @@ class Grammars:
         """
         told, matcher = self._told, _llguidance().LLMatcher
         with suppress(ValueError, RecursionError):  # of what is no JSON llguidance says more
-            _check_size(json.loads(schema, parse_int=_number, parse_float=_number))
+            read = json.loads(schema, parse_int=_number, parse_float=_number)
+            _check_size(read)
+            _check_multiples(read)
         try:
             grammar = matcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": GAP})
         except ValueError as error:
@@ -112,23 +114,36 @@ def _number(digits: str) -> float:
 
 
 def _check_size(schema: Any) -> None:
-    """Raise InputError where llguidance 1.9 would follow more references than its stack takes, has to satisfy so many
-    patterns at once that time and memory double with each, or to count further than it can."""
+    """Raise InputError where llguidance 1.9 would follow more references than its stack takes, or has to satisfy so
+    many patterns at once that time and memory double with each."""
     nodes = [*_nodes(schema)]
     if (count := sum(isinstance(node.get("$ref"), str) for node in nodes)) > REFERENCES:
         raise InputError(f"json_schema: {count} references are more than {REFERENCES}; write some of them out")
     looked = 0
-    for node in nodes:
-        if not _joins(node):
-            _check_multiples([node])
-            continue
-        inside, parts = _followed(schema, node), node.get("allOf")
-        _check_multiples(inside)
-        of_all = _followed(schema, parts) if isinstance(parts, list) else []
-        if (count := sum(isinstance(each.get("pattern"), str) for each in of_all)) > PATTERNS:
+    for parts in [parts for node in nodes if isinstance(parts := node.get("allOf"), list)]:
+        inside = _followed(schema, parts)
+        if (count := sum(isinstance(each.get("pattern"), str) for each in inside)) > PATTERNS:
             raise InputError(f"json_schema: {count} patterns in one allOf are more than {PATTERNS}; use fewer")
         if (looked := looked + len(inside)) > LOOKED:
             raise InputError(f"json_schema: its allOf hold more than {LOOKED} schemas, references followed; use fewer")
+
+
+def _check_multiples(schema: Any) -> None:
+    """Raise InputError where llguidance 1.9 would have to tell more remainders apart than it has memory for: of a
+    number, or of several that may hold at once."""
+    nodes = [*_nodes(schema)]
+    if not any("multipleOf" in node for node in nodes):
+        return
+    looked = 0
+    for node in nodes:
+        inside = _followed(schema, node) if _joins(node) else [node]
+        if math.lcm(*(_remainders(each.get("multipleOf")) for each in inside)) > MULTIPLE:
+            raise InputError(
+                f"json_schema: what its multipleOf ask for takes more than {MULTIPLE} states; use smaller or rounder "
+                "ones"
+            )
+        if (looked := looked + len(inside)) > LOOKED:
+            raise InputError(f"json_schema: beside multipleOf it joins more than {LOOKED} schemas; use fewer")
 
 
 def _joins(node: dict[str, Any]) -> bool:
@@ -145,13 +160,6 @@ def _followed(schema: Any, part: Any) -> list[dict[str, Any]]:
             seen.add(place)
             inside += _nodes(_referred(schema, place))
     return inside
-
-
-def _check_multiples(nodes: list[dict[str, Any]]) -> None:
-    if math.lcm(*(_remainders(node.get("multipleOf")) for node in nodes)) > MULTIPLE:
-        raise InputError(
-            f"json_schema: what its multipleOf ask for takes more than {MULTIPLE} states; use smaller or rounder ones"
-        )
 
 
 def _remainders(multiple: Any) -> int:

@@ -1,6 +1,6 @@
 """The application: OpenAI's paths, what operators look at, and a page to try it on."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from winnow import __version__
 from winnow.engine.request import Request as Asked
 from winnow.server.answering import respond
+from winnow.server.deadline import Deadline
 from winnow.server.doors import add_doors
 from winnow.server.errors import ApiError, invalid, unanswerable
 from winnow.server.events import GO_ON, LEFT, STREAM, unless_gone
@@ -25,6 +26,9 @@ from winnow.server.views import ChatView, CompletionView
 
 FAILURES: dict[int | str, dict[str, Any]] = {"default": {"model": Failure, "description": "An error"}}
 STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {STREAM: {}}}}  # as well as JSON
+Given = (
+    Sequence[Sequence[int]] | None
+)  # what choices of a stream that goes on have come to; its client lines up nowhere
 TRACE = "/trace"  # before a path: the same request, and its answer in the inspector
 PAGE: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {}}}}
 PLAIN: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
@@ -56,23 +60,27 @@ def _add_completions(app: FastAPI, service: Service) -> None:
         service.check_queue(1, lines_up=lines_up)
         return await service.aside(chat_requests, service, body)
 
-    # given: what choices of a stream that goes on have come to; its client stands in no line for that.
-    async def complete(body: CompletionBody, http: Request, given: Sequence[Sequence[int]] | None = None) -> Response:
+    async def of_who_waits(
+        asked: Coroutine[Any, Any, list[Asked]], http: Request, deadline: Deadline, given: Given = None
+    ) -> list[Asked] | None:
+        """The requests, gone on with; None: the client has left."""
+        found = await unless_gone(http.receive, deadline.keep(asked))
+        return None if found is None else going_on(found, given or (), service.llm.decoder.shape.vocab)
+
+    async def complete(body: CompletionBody, http: Request, given: Given = None) -> Response:
         deadline, lines_up = service.deadline(http), given is None
-        asked = await unless_gone(http.receive, deadline.keep(completion_of(body, lines_up=lines_up)))
-        if asked is None:
+        requests = await of_who_waits(completion_of(body, lines_up=lines_up), http, deadline, given)
+        if requests is None:
             return LEFT
-        requests = going_on(asked, given or (), service.llm.decoder.shape.vocab)
         echoed = await deadline.keep(service.aside(echoes, service, body))
         view = CompletionView(service.name, spelling, requests, body.logprobs, echoed=echoed)
         return await respond(service, body, view, http, deadline, lines_up=lines_up)
 
-    async def talk(body: ChatBody, http: Request, given: Sequence[Sequence[int]] | None = None) -> Response:
+    async def talk(body: ChatBody, http: Request, given: Given = None) -> Response:
         deadline, lines_up = service.deadline(http), given is None
-        asked = await unless_gone(http.receive, deadline.keep(chat_of(body, lines_up=lines_up)))
-        if asked is None:
+        requests = await of_who_waits(chat_of(body, lines_up=lines_up), http, deadline, given)
+        if requests is None:
             return LEFT
-        requests = going_on(asked, given or (), service.llm.decoder.shape.vocab)
         view = ChatView(service.name, spelling, requests, (body.top_logprobs or 0) if body.logprobs else None)
         return await respond(service, body, view, http, deadline, lines_up=lines_up)
 
@@ -87,12 +95,14 @@ def _add_completions(app: FastAPI, service: Service) -> None:
     @app.post(TRACE + "/v1/completions", response_class=Response, responses=PAGE)
     async def completions_traced(body: CompletionBody, http: Request) -> Response:
         deadline = service.deadline(http)
-        return await traced(service, body, await deadline.keep(completion_of(body)), http, deadline)
+        requests = await of_who_waits(completion_of(body), http, deadline)
+        return LEFT if requests is None else await traced(service, body, requests, http, deadline)
 
     @app.post(TRACE + "/v1/chat/completions", response_class=Response, responses=PAGE)
     async def chat_traced(body: ChatBody, http: Request) -> Response:
         deadline = service.deadline(http)
-        return await traced(service, body, await deadline.keep(chat_of(body)), http, deadline)
+        requests = await of_who_waits(chat_of(body), http, deadline)
+        return LEFT if requests is None else await traced(service, body, requests, http, deadline)
 
     if service.fronted:
 
