@@ -218,6 +218,11 @@ RESULTS_IN_ORDER = (
         "--plans recipes/quality/kvzap-test.json -l 4096 -n 50 -w 4 -t niah_single --threads 1 "
         "--out docs/results/quality-kvzap-test.json",
     )),
+    Result("quality-kvzap-near", 6, (
+        "python -m benchmarks quality run {work}/kvzap-near.jsonl --split test --data {data} -m smollm2 "
+        "--plans recipes/quality/kvzap-near.json -l 4096 -n 0 -w 4 -t niah_single --threads 1 "
+        "--out docs/results/quality-kvzap-near.json",
+    )),
     Result("quality-compute", 20, _quality("compute")),
     Result("quality-chosen", 100, _validated("rows", "bytes", "pairs", "composed")),
     Result("fit", 1, quoted=("fit.md", "fit.json")),

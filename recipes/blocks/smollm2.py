@@ -155,4 +155,5 @@ BLOCKS = {
     "quality-locret-curves": Block(final, ("quality-locret-curves.json",)),
     "quality-kvzap": Block(final, ("quality-kvzap.json",)),
     "quality-kvzap-test": Block(final, ("quality-kvzap-test.json",)),
+    "quality-kvzap-near": Block(measured, ("quality-kvzap-near.json",)),
 }

@@ -91,6 +91,9 @@ def test_trained_speed_by_four_times_as_many_questions():
         assert lost["high"] - lost["low"] < 0.09
     assert less["low"] < 0 < less["high"]
     assert kl[arm] < 1.1 * kl[own]
+    kinds = {row["domain"]: row["difference"] for row in control["windows"] if row["arm"] == arm}
+    assert {kind for kind, lost in kinds.items() if lost["low"] > 0} == {"meetings"}
+    assert {kind for kind, lost in kinds.items() if lost["high"] < 0} == {"essays", "shakespeare"}
     assert scores[arm, "niah_uuids"]["high"] < 0  # and of no other task
     assert all(scores[arm, task]["high"] > 0 for task in ("niah_single", "niah_multikey", "banking77_options"))
     [uuids] = [row["difference"] for row in told["scores"] if (row["arm"], row["task"]) == (arm, "niah_uuids")]
@@ -159,6 +162,14 @@ def test_a_threshold_beside_a_budget():
         nearer[threshold] = {kind for kind in kinds if rows[ours, kind]["kl"]["mean"] < rows[other, kind]["kl"]["mean"]}
     assert nearer == {"-6.0": kinds, "-4.0": {"wikitext"}}
     assert len(kinds) == 6
+    [near] = read("quality-kvzap-near.json")
+    locret, kvzap = ([row for row in near["windows"] if row["arm"].startswith(arm)] for arm in ("locret", "kvzap"))
+    kl = [{row["domain"]: row["kl"]["mean"] for row in rows} for rows in (locret, kvzap)]
+    before = rows["locret(budget={7/16}, chunk=128, by_head='adaptive')", "all"]
+    assert kl[1]["all"] < kl[0]["all"] < (kl[1]["all"] + before["kl"]["mean"]) / 2
+    assert {kind for kind in kinds if kl[0][kind] < kl[1][kind]} == {"essays"}
+    assert locret[-1]["domain"] == "all"
+    assert locret[-1]["costs"]["bytes"] < before["costs"]["bytes"]
 
 
 def test_trained_speed():
