@@ -297,3 +297,12 @@ def test_a_hub_that_answers_is_downloaded_from(saved, monkeypatch):
     monkeypatch.setattr(hub, "snapshot_download", download)
     llm = LLM("someone/model", device="cpu")
     assert llm.model.config.name_or_path == "someone/model"
+
+
+def test_a_model_without_values_and_one_that_is_spread_out():
+    refused(
+        small_model().to("meta"), r"weights without values, such as model\.embed_tokens\.weight", UnsupportedModelError
+    )
+    spread = small_model()
+    spread.hf_device_map = {"model.layers.0": "cpu", "model.layers.1": "disk"}
+    refused(spread, "is spread over cpu, disk; load it on one device", UnsupportedModelError)

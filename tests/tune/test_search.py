@@ -1,7 +1,9 @@
 """The search on a tiny random model: what it measures, what it recommends, and that it stops and goes on."""
 
+import errno
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -154,6 +156,26 @@ def test_a_second_run_measures_nothing_again(llm, cases, monkeypatch, tmp_path):
     second = tuned(llm, cases, Limits(max_kl=10), path=path)
     assert len(second.ledger) == len(first.ledger) > 0
     assert second.searched(Plan.parse(WEAK)) == first.searched(Plan.parse(WEAK))
+
+
+def test_what_is_known_is_whole_while_a_torn_line_is_cut_off(llm, cases, tmp_path, monkeypatch):
+    state, what = tmp_path / "state.jsonl", about(llm, "m", cases)
+    Ledger(state, what)
+    with state.open("a") as file:
+        file.write('{"plan": "spe')
+    torn = state.read_text()
+
+    def stopped(path, to):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(state), "replace", stopped)
+        with pytest.raises(InputError, match=r"cannot write .*No space left"):
+            Ledger(state, what)
+    assert state.read_text() == torn
+    assert [path.name for path in tmp_path.iterdir()] == ["state.jsonl"]
+    Ledger(state, what)
+    assert state.read_text() == torn.splitlines()[0] + "\n"
 
 
 def test_a_state_of_other_prompts_or_another_model_is_refused(llm, cases, tmp_path):

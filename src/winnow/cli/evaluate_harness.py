@@ -20,6 +20,7 @@ from winnow.cli.terminal import collect, say
 from winnow.errors import InputError, MissingExtraError
 from winnow.evaluation.compare import with_full
 from winnow.evaluation.evaluate import environment
+from winnow.models.files import os_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -87,7 +88,8 @@ def without_code(tokenizer: "PreTrainedTokenizerBase", directory: Path) -> str:
 
     They run what code a model's directory has for it, and Winnow never does: no such code is named there.
     """
-    tokenizer.save_pretrained(directory)
+    with os_errors(directory):
+        tokenizer.save_pretrained(directory)
     file = directory / "tokenizer_config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
     config.pop("auto_map", None)

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 import winnow
 from winnow.learn.cards import speed_card
 from winnow.learn.teacher import LEARNER
+from winnow.models.files import os_errors, replace_text
 from winnow.plan import Plan
 from winnow.runtime.adapters import METADATA
 
@@ -64,16 +65,17 @@ def metadata(
 
 
 def write_metadata(out: Path, record: dict[str, Any]) -> None:
-    (out / METADATA).write_text(json.dumps(record, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    replace_text(out / METADATA, json.dumps(record, ensure_ascii=False, indent=2) + "\n")
 
 
 def save(out: Path, model: Any, tokenizer: PreTrainedTokenizerBase, record: dict[str, Any]) -> None:
     """Write the weights (a PeftModel's adapter, or a whole model with its tokenizer), the record and the model card."""
-    if record["recipe"]["lora"] is None:
-        model.save_pretrained(out)
-        tokenizer.save_pretrained(out)
-    else:
-        model.peft_config[LEARNER].base_model_name_or_path = record["base"]["name"]
-        model.save_pretrained(out, save_embedding_layers=False, selected_adapters=[LEARNER])
+    with os_errors(out):
+        if record["recipe"]["lora"] is None:
+            model.save_pretrained(out)
+            tokenizer.save_pretrained(out)
+        else:
+            model.peft_config[LEARNER].base_model_name_or_path = record["base"]["name"]
+            model.save_pretrained(out, save_embedding_layers=False, selected_adapters=[LEARNER])
     write_metadata(out, record)
     (out / "README.md").write_text(speed_card(record), encoding="utf-8")

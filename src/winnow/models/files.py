@@ -1,10 +1,11 @@
 """Files of a model, read within bounds. Whatever a directory holds, nothing of it is run and no pickle is read."""
 
-import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,33 @@ def find_part(source: str | Path, kind: str, file: str) -> Path:
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write a file of tensors. Raises OSError, as when the disk is full."""
-    try:
+    with os_errors(path):
         save_file(dict(tensors), path, metadata={"format": "pt"})
-    except SafetensorError as error:  # what it makes of an OSError
-        raise OSError(errno.EIO, str(error), str(path)) from error
+
+
+@contextmanager
+def os_errors(path: Path) -> Iterator[None]:
+    """Raise OSError for what safetensors, tokenizers and torch make of one. path: what is read or written."""
+    try:
+        yield
+    except Exception as error:
+        found = re.search(r"\(os error (\d+)\)|unable to (?:open|mmap) .*\((\d+)\)$", str(error))
+        if found is None or isinstance(error, OSError):
+            raise
+        number = int(found[1] or found[2])
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Put a whole text in a file's place at once: one that is stopped leaves what was there. Raises OSError."""
+    path = path.resolve()  # of a symbolic link what it leads to
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def is_converted(directory: Path) -> bool:

@@ -123,6 +123,8 @@ def family_of(model: PreTrainedModel) -> Family:
     devices = {str(device) for device in (getattr(model, "hf_device_map", None) or {}).values()}
     if len(devices) > 1:
         raise UnsupportedModelError(f"{name} is spread over {', '.join(sorted(devices))}; load it on one device")
+    if empty := [key for key, weight in model.named_parameters() if weight.is_meta]:
+        raise UnsupportedModelError(f"{name} has weights without values, such as {empty[0]} (on meta); load them")
     return family
 
 

@@ -1,13 +1,14 @@
 """What has been measured, in memory and, line by line, in a file from which a later run goes on."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from winnow.errors import InputError
 from winnow.evaluation.evaluate import Case
+from winnow.models.files import replace_text
 from winnow.runtime.adapters import fingerprint
 from winnow.runtime.llm import LLM
 from winnow.tune.measure import Measurement
@@ -39,10 +40,8 @@ class Ledger:
         if text and not whole and not _line(about).startswith(text):
             raise InputError(f"{path} is no state of this command; name another file with --state")
         self._read(path, whole.split("\n")[:-1], about)
-        if not whole:
-            self._write([_line(about)], "w")
-        elif whole != text:
-            self._write([whole], "w")
+        if whole != text or not whole:
+            self._write(lambda: replace_text(path, whole or _line(about)))
 
     def __len__(self) -> int:
         return len(self._known)
@@ -57,8 +56,8 @@ class Ledger:
     def add(self, measurement: Measurement) -> None:
         new = (measurement.plan, measurement.prompt) not in self._known
         self._known[measurement.plan, measurement.prompt] = measurement
-        if new:
-            self._write([_line(asdict(measurement))], "a")
+        if new and (path := self._path) is not None:
+            self._write(lambda: _append(path, _line(asdict(measurement))))
 
     def _read(self, path: Path, lines: list[str], about: dict[str, Any]) -> None:
         names = {field.name for field in fields(Measurement)}
@@ -74,12 +73,9 @@ class Ledger:
             else:
                 raise InputError(f"{path}, line {number} is no measurement; remove the line, or name another file")
 
-    def _write(self, lines: list[str], mode: str) -> None:
-        if self._path is None:
-            return
+    def _write(self, write: Callable[[], None]) -> None:
         try:
-            with self._path.open(mode, encoding="utf-8") as file:
-                file.writelines(lines)
+            write()
         except OSError as error:
             raise InputError(f"cannot write {self._path}: {error.strerror}") from error
 
@@ -104,6 +100,11 @@ def _same(path: Path, found: Any, wanted: dict[str, Any]) -> None:
         if found.get(name) != value:
             what = f"other {name}" if name == "prompts" else f"{name}={found.get(name)}, not {value}"
             raise InputError(f"{path} was written for {what}; name another file, or remove it to begin anew")
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from gguf import GGMLQuantizationType as T
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covering import covered
 from forked import run
@@ -229,15 +229,47 @@ def test_a_full_disk(file: Path, home: Path, monkeypatch: pytest.MonkeyPatch, ca
     def full(*arguments: object, **settings: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for where, name in ((files, "save_file"), (directory.os, "rename"), (directory.tempfile, "mkdtemp")):
+    def of_a_library(*arguments: object, **settings: object) -> None:
+        raise Exception("No space left on device (os error 28)")
+
+    for where, name, fails in (
+        (files, "save_file", full),
+        (files, "save_file", of_a_library),
+        (directory.os, "rename", full),
+        (directory.tempfile, "mkdtemp", full),
+        (PreTrainedTokenizerBase, "save_pretrained", of_a_library),
+    ):
         with monkeypatch.context() as patch:
-            patch.setattr(where, name, full)
+            patch.setattr(where, name, fails)
             caplog.clear()
             assert torch.equal(logits(file), wanted)
         [said] = warnings_in(caplog)
         assert "No space left on device" in said
         assert "converts it" in said
         assert not list((home / "gguf").iterdir())
+
+
+@pytest.mark.parametrize("failed", ["open", "mmap"])
+def test_a_copy_that_cannot_be_read_just_now_is_left_as_it_is(
+    file: Path, entry: Path, monkeypatch: pytest.MonkeyPatch, failed: str
+) -> None:
+    """As where a process has too many files open: the copy is as good as it was."""
+    wanted, before = logits(file), sorted(path.name for path in entry.iterdir())
+    errors = {
+        "open": RuntimeError("unable to open file <m.safetensors> in read-only mode: Too many open files (24)"),
+        "mmap": RuntimeError("unable to mmap 4096 bytes from file <m.safetensors>: Cannot allocate memory (12)"),
+    }
+
+    def barred(*arguments: object, **settings: object) -> None:
+        raise errors[failed]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(directory, "safe_open", barred)
+        patch.setattr(load, "tensors_of", no_conversion)
+        with pytest.raises(ModelError, match=r"m\.gguf cannot be read .*(open files|memory)\); try again, or set"):
+            logits(file)
+    assert sorted(path.name for path in entry.iterdir()) == before
+    assert torch.equal(logits(file), wanted)
 
 
 def test_a_cache_that_cannot_be_a_folder(

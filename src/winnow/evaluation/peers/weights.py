@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from winnow.evaluation.peers.base import DIRECTORY, GGUF, SOURCE, Arm
 from winnow.evaluation.peers.gguf_file import check_gguf, write_gguf
 from winnow.evaluation.peers.process import Worker
+from winnow.models.files import os_errors
 from winnow.runtime.llm import LLM
 
 Say = Callable[[str], None]
@@ -65,9 +66,10 @@ def weights_of(llm: LLM, arms: Sequence[Arm], say: Say = unsaid) -> Iterator[Wei
 
 
 def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, directory: Path) -> None:
-    model.save_pretrained(directory)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(directory)
+    with os_errors(directory):
+        model.save_pretrained(directory)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(directory)
 
 
 def _converted(arm: Arm, source: Path, into: Path) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import InputError, ModelError
+from winnow.models.files import replace_text
 from winnow.models.gguf.directory import FORMAT, read_record
 
 BLOCK = 1 << 22
@@ -58,14 +59,9 @@ def content_hash(path: Path) -> str:
 
 def _note(path: Path, record: dict[str, Any]) -> None:
     """Write it whole, or not at all where the folder cannot be written."""
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(record), encoding="utf-8")
-        unfinished.replace(path)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink()
+        replace_text(path, json.dumps(record))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 
 from winnow.errors import ModelError
 from winnow.kernels.packed import KINDS, PackedWeight
-from winnow.models.files import PACKED, read_object, save_tensors
+from winnow.models.files import PACKED, os_errors, read_object, save_tensors
 from winnow.models.gguf.convert import SHARD, Held
 
 FORMAT = 3  # of packed.json and of what the converter makes: a file converted by another is converted again
@@ -39,7 +39,8 @@ def write_directory(
     try:
         config.save_pretrained(made)
         generation.save_pretrained(made)
-        tokenizer.save_pretrained(made)
+        with os_errors(made):
+            tokenizer.save_pretrained(made)
         facts = _write_tensors(made, tensors)
         files = {path.name: path.stat().st_size for path in sorted(made.iterdir())}
         record = {"format": FORMAT, "source": source, "files": files, "tensors": facts}
@@ -106,7 +107,7 @@ def read_tensors(directory: Path, record: dict[str, Any]) -> Iterator[tuple[str,
     facts = dict(record["tensors"])
     try:
         for path in sorted(directory.glob("model-*.safetensors")):
-            with safe_open(path, framework="pt") as file:
+            with os_errors(path), safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118
                     mine = facts.pop(name)
                     value = file.get_tensor(name)

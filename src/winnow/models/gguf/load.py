@@ -1,5 +1,6 @@
 """A model from a GGUF file, or from a directory that was made of one."""
 
+import errno
 import logging
 import os
 import shutil
@@ -23,7 +24,7 @@ from transformers.initialization import no_init_weights
 from winnow.errors import ModelError
 from winnow.kernels.packed import PackedWeight, expand
 from winnow.models.config import check_generation, one_line, read_config
-from winnow.models.files import check_directory
+from winnow.models.files import check_directory, os_errors
 from winnow.models.finite import check_finite
 from winnow.models.gguf.cache import content_hash, entry_of
 from winnow.models.gguf.config import config_of
@@ -37,6 +38,9 @@ from winnow.models.weights import check_tensors
 from winnow.runtime.families import check_config
 
 log = logging.getLogger(__name__)
+
+# What keeps a file from being read that is as good as it was.
+BARRED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,11 @@ def load_gguf(path: Path, dtype: torch.dtype, *, dense: bool, progress: Progress
         try:
             return load_directory(entry, dtype, dense=dense)
         except ModelError as error:
+            if isinstance(cause := error.__cause__, OSError) and cause.errno in BARRED:
+                raise ModelError(
+                    f"the converted copy of {path.name} cannot be read ({entry}: {cause.strerror}); try again, or set "
+                    "WINNOW_CACHE to another folder"
+                ) from error
             log.warning("the converted copy of %s is damaged and is made again: %s", path.name, error)
             shutil.rmtree(entry, ignore_errors=True)
     parts = _parts(header)
@@ -99,9 +108,10 @@ def load_directory(directory: Path, dtype: torch.dtype, *, dense: bool) -> FromF
     check_finite(((name, each.value) for name, each in held if isinstance(each.value, Tensor)), str(directory))
     try:
         generation = GenerationConfig.from_pretrained(directory)
-        tokenizer = AutoTokenizer.from_pretrained(
-            directory, config=config, local_files_only=True, trust_remote_code=False
-        )
+        with os_errors(directory):
+            tokenizer = AutoTokenizer.from_pretrained(
+                directory, config=config, local_files_only=True, trust_remote_code=False
+            )
         tokenizer("a")
     except Exception as error:  # a damaged file makes anything of transformers and tokenizers
         raise ModelError(f"{directory}: is damaged ({one_line(error)}); import the GGUF file again") from error
