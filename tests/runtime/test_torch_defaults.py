@@ -1,4 +1,4 @@
-"""torch's default dtype and device are other people's: what a program has set, or another thread for a moment."""
+"""torch's default dtype and device, and autocast, are other people's: what a program has set, or another thread."""
 
 import re
 from pathlib import Path
@@ -32,6 +32,15 @@ def test_the_default_dtype_does_not_count(default, plan):
     [found] = llm.generate([ids], params, plan=plan)
     assert found.token_ids == expected.token_ids
     assert found.logprobs == expected.logprobs
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_autocast_does_not_count(plan):
+    llm, ids = small_llm("llama"), [3 + 7 * at % 90 for at in range(70)]
+    expected = llm.logits(ids, decode_from=66, plan=plan)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = llm.logits(ids, decode_from=66, plan=plan)
+    assert torch.equal(found, expected)
 
 
 def test_the_default_device_does_not_count():

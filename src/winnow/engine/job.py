@@ -195,7 +195,6 @@ def _feed(decoder: Decoder, pieces: list[Piece], decodes: int) -> Last:
     return []
 
 
-@torch.inference_mode()
 def _go_on(decoder: Decoder, job: Job, rows: int) -> tuple[int, Last]:
     """Go on with a pass that takes several steps, for as much work as `rows` tokens are in all layers.
 
@@ -205,7 +204,7 @@ def _go_on(decoder: Decoder, job: Job, rows: int) -> tuple[int, Last]:
     tokens, steps = job._walk.of_prompt, job._walk.steps
     layers, done = decoder.shape.layers, 0
     ended: Last = []
-    with _ending(job), decoder.driving():
+    with _ending(job), decoder.inferring():
         try:
             while done < rows * layers:
                 done += next(steps)

@@ -216,6 +216,17 @@ class Decoder:
             yield
 
     @contextmanager
+    def inferring(self) -> Iterator[None]:
+        """Within: as in `driving`, without gradients, in the model's dtype whatever a caller's `torch.autocast` says.
+
+        Kernels of decode steps take no other; prompts would be computed in one and answers in another.
+        """
+        kind = self.device.type
+        mixed = torch.is_autocast_enabled(kind)
+        with torch.inference_mode(), torch.autocast(kind, enabled=False) if mixed else nullcontext(), self.driving():
+            yield
+
+    @contextmanager
     def decoding(self, rows: int) -> Iterator[None]:
         """Within: this thread alone steps the model, by a row of each of so many sequences and nothing else."""
         check_process()

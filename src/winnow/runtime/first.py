@@ -61,7 +61,7 @@ def _computed(decoder: Decoder, frequencies: Frequencies, token: int) -> tuple[U
     state.frequencies = frequencies
     state.observer = projections = _Projections()
     ids, positions = (torch.full((1,), value, device=decoder.device) for value in (token, 0))
-    with decoder.driving():
+    with decoder.inferring():
         for _ in Step(decoder, [Segment(state, 0, 1, 0, positions, decode=False, known=1)]).walk(ids):
             pass
     return [cache.live()[:2] for cache in state.caches], projections

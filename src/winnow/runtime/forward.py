@@ -51,10 +51,9 @@ def walk(
     return hidden
 
 
-@torch.inference_mode()
 def finish(decoder: Decoder, steps: Generator[int, None, list[Tensor]]) -> list[Tensor]:
     """The result of `walk`, without a halt."""
-    with decoder.driving():
+    with decoder.inferring():
         while True:
             try:
                 next(steps)
@@ -62,10 +61,9 @@ def finish(decoder: Decoder, steps: Generator[int, None, list[Tensor]]) -> list[
                 return cast(list[Tensor], end.value)
 
 
-@torch.inference_mode()
 def logits_of(decoder: Decoder, hidden: Tensor) -> Tensor:
     """[rows, hidden] -> [rows, vocab] float32."""
-    with decoder.driving():
+    with decoder.inferring():
         return decoder.logits(hidden)
 
 

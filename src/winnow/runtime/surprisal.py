@@ -11,10 +11,9 @@ from winnow.runtime.decoder import Decoder
 LOGIT_ROWS = 64  # logits of so many tokens at a time: a row is the whole vocabulary
 
 
-@torch.inference_mode()
 def surprisal_of(decoder: Decoder, hidden: Tensor, tokens: Tensor) -> Tensor:
     """-ln P(token | row), [rows] float32. hidden: [rows, hidden] after the last layer; tokens: [rows] ids."""
-    with decoder.driving():
+    with decoder.inferring():
         pieces = [
             -decoder.logits(rows).log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
             for rows, wanted in zip(hidden.split(LOGIT_ROWS), tokens.split(LOGIT_ROWS), strict=True)
