@@ -349,6 +349,22 @@ def test_time_counts_from_the_arrival_of_a_request(new):
     assert sent[0]["status"] == 408
 
 
+@pytest.mark.parametrize(("path", "body"), [("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [5]})])
+def test_what_waits_for_the_thread_that_encodes_has_a_deadline(new, path, body):
+    service, app = new(timeout_s=0.2)
+    free = threading.Event()
+
+    async def asked():
+        busy = asyncio.ensure_future(service.aside(free.wait, 20))
+        reply = await call(app, "POST", path, body)
+        free.set()
+        await busy
+        return reply
+
+    reply = asyncio.run(asyncio.wait_for(asked(), 30))
+    assert (reply.status, reply.json["error"]["code"]) == (408, "timeout")
+
+
 def test_a_prompt_whose_client_has_left_is_not_encoded(new):
     """One thread encodes: what waits for it is left out where nobody waits any more."""
     service, app = new()

@@ -128,15 +128,15 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
 def _add_tokens(app: FastAPI, service: Service) -> None:
     @app.post("/tokenize")
-    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+    async def tokenize(body: TokenizeBody, http: Request) -> dict[str, Any]:
         service.named(body.model)
-        tokens = await service.aside(tokens_of, service, body)
+        tokens = await service.deadline(http).keep(service.aside(tokens_of, service, body))
         return {"tokens": tokens, "count": len(tokens), "max_model_len": service.llm.decoder.shape.max_positions}
 
     @app.post("/detokenize")
-    async def detokenize(body: DetokenizeBody) -> dict[str, str]:
+    async def detokenize(body: DetokenizeBody, http: Request) -> dict[str, str]:
         service.named(body.model)
-        return {"prompt": await service.aside(detokenized, service, body)}
+        return {"prompt": await service.deadline(http).keep(service.aside(detokenized, service, body))}
 
     @app.get("/tokenizer_info")
     async def tokenizer_info() -> dict[str, Any]:
