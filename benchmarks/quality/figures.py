@@ -61,8 +61,8 @@ class WindowRow:
 
     kl: nats, full attention's distribution of the next token to the arm's; difference: from that of the arm that all
     are compared with, window by window (of full attention, 0). top1: how often both find the same token likeliest.
-    perplexity, perplexity_full: of the text under the arm and under full attention; ratio: of the two. adapter: what
-    the model had besides.
+    perplexity, perplexity_full: of the text under the arm and under full attention; ratio: of the two; ratio_against:
+    over that under the arm that all are compared with. adapter: what the model had besides.
     """
 
     arm: str
@@ -76,6 +76,7 @@ class WindowRow:
     perplexity: float
     perplexity_full: float
     ratio: Interval
+    ratio_against: Interval
     adapter: str | None
     costs: dict[str, float | None]
 
@@ -203,7 +204,6 @@ def _over_tasks(
 def _window_row(domain: str, pairs: Sequence[tuple[Record, Record]], others: Places) -> WindowRow:
     """pairs: an arm's records and full attention's; others: those to compare with, by their windows."""
     mine = [pair[0] for pair in pairs]
-    loss = bootstrap([each["nll_plan"] - each["nll_full"] for each in mine])
     return WindowRow(
         arm=mine[0]["arm"],
         plan=mine[0]["plan"],
@@ -215,10 +215,17 @@ def _window_row(domain: str, pairs: Sequence[tuple[Record, Record]], others: Pla
         top1=bootstrap([each["top1"] for each in mine]),
         perplexity=math.exp(statistics.fmean(each["nll_plan"] for each in mine)),
         perplexity_full=math.exp(statistics.fmean(each["nll_full"] for each in mine)),
-        ratio=Interval(*map(math.exp, (loss.mean, loss.low, loss.high))),
+        ratio=_ratio([each["nll_plan"] - each["nll_full"] for each in mine]),
+        ratio_against=_ratio([each["nll_plan"] - others[place(each)]["nll_plan"] for each in mine]),
         adapter=mine[0].get("adapter"),
         costs=costs_of(pairs),
     )
+
+
+def _ratio(losses: Sequence[float]) -> Interval:
+    """Of two perplexities, from the difference of their logarithms in every window."""
+    loss = bootstrap(losses)
+    return Interval(*map(math.exp, (loss.mean, loss.low, loss.high)))
 
 
 def place(record: Record) -> tuple[object, ...]:

@@ -24,17 +24,18 @@ WINDOWS: dict[str, Callable[[WindowRow], str]] = {
     "KL, 95 %": lambda row: _range(row.difference, 1, 3, "..") if row.windows > 1 else "",
     "top-1\n%": lambda row: f"{100 * row.top1.mean:.1f}",
     "per-\nplexity": lambda row: f"{row.perplexity:.2f}",
-    "of full\n95 %": lambda row: _range(row.ratio, 1, 3) if row.windows > 1 else "",
+    "of full\n95 %": lambda row: _range(row.ratio_against, 1, 3) if row.windows > 1 else "",
     "w": lambda row: str(row.windows),
 }
-COMPARED = {"KL, 95 %": "less its\n95 %"}  # headings where arms are compared with another than full attention
+# Headings where arms are compared with another than full attention.
+COMPARED = {"KL, 95 %": "less its\n95 %", "of full\n95 %": "of its\n95 %"}
 COSTS = ("rows", "bytes", "after", "held", "units")
 NOTE = (
     "points: from {}, in pairs, with Bonett and Price's interval; *: fewer than "
     f"{ENOUGH} different questions in a task, no sentence may rest on it. KL(full || arm) of the next token, nats; "
-    "less its: that of the arm that points are from, in pairs; of full: the perplexity over full attention's, "
-    "w windows resampled. rows computed, bytes: the most held at once, after: all at the end, held: units then, units "
-    "read by decode steps: of full attention's, over questions (windows where there are none)"
+    "less its: that of the arm that points are from, in pairs; of full, of its: the perplexity over full attention's, "
+    "or that arm's, w windows resampled. rows computed, bytes: the most held at once, after: all at the end, held: "
+    "units then, units read by decode steps: of full attention's, over questions (windows where there are none)"
 )
 
 

@@ -129,7 +129,20 @@ def test_windows_by_domain_and_over_all_with_both_perplexities():
         (math.exp(2.1), math.exp(2))
     )
     assert rows["pop", ALL].ratio.mean == pytest.approx(math.exp(0.1))
+    assert rows["pop", ALL].ratio_against == rows["pop", ALL].ratio
     assert rows["pop", ALL].costs["bytes"] == 0.25
+
+
+def test_windows_beside_another_arms():
+    records = [window("full", i, 0.0) for i in range(3)]
+    records += [window("pop", i, 0.1, nll=2.1 + i) for i in range(3)]
+    records += [window("speed", i, 0.3, nll=2.3 + i) for i in range(3)]
+    rows = {row.arm: row for row in window_rows(records, "pop")}
+    assert rows["speed"].difference.mean == pytest.approx(0.2)
+    found = rows["speed"].ratio_against  # alike in every window, whatever full attention's
+    assert (found.low, found.mean, found.high) == pytest.approx([math.exp(0.2)] * 3)
+    assert rows["speed"].ratio.low < rows["speed"].ratio.high
+    assert rows["pop"].ratio_against.mean == 1
 
 
 @pytest.mark.parametrize(
