@@ -96,13 +96,14 @@ def unseen(told: Record) -> str:
 
 
 def compared(told: Record) -> str:
-    """Arms beside the one that all are compared with: points, and KL less its own."""
+    """Arms beside the one that all are compared with: points, KL less its own, and perplexity over its own."""
     scores, windows = by_arm(told["scores"], "task"), by_arm(told["windows"], "domain")
     against = told["against"]
     columns: dict[str, Column] = {
         "plan": code("arm"),
         "points (95 %)": lambda row: marked(scores[row["arm"]]),
         "KL, less its (95 %)": lambda row: ranged(row["difference"], 3, sign="+"),
+        "perplexity, of its (95 %)": lambda row: ranged(row["ratio_against"], 3),
     }
     rows = [row for arm, row in windows.items() if arm not in ("full", against)]
     own, first = windows[against], told["headers"][0]
@@ -153,40 +154,38 @@ def wanted(told: Record, unseen: Record) -> str:
 ORACLE = "oracle: "  # begins the name of an arm that no one would run
 # What was chosen on validation for each cost, and for all at once.
 CHOSEN = {
-    "with 0.6 of the rows": "fastkv(keep=0.44, layer=8, window=1024)",
-    "in a quarter of the bytes": "mapped(resident_mib=20)",
-    "reading an eighth of the units": "sketch(budget={11/128})",
-    "with 0.75 of the rows, in a quarter of the bytes and reading an eighth of the units": (
+    "0.6 of the rows": "fastkv(keep=0.44, layer=8, window=1024)",
+    "a quarter of the bytes": "mapped(resident_mib=20)",
+    "an eighth of the units": "sketch(budget={11/128})",
+    "0.75 of the rows, a quarter of the bytes and an eighth of the units": (
         "fastkv(keep=0.6, layer=8, window=1024) + sketch(budget={3/32}) + mapped(resident_mib=20)"
     ),
 }
 
 
 def caption(told: Record, unseen: Record) -> str:
-    """What the README says below the picture: of answers only where there are enough."""
+    """What the README says below the picture, and a row for what was chosen at each cost."""
     scores, news = by_arm(told["scores"], "task"), by_arm(unseen["scores"], "task")
     windows = by_arm(told["windows"], "domain")
     full = scores["full"]
     plans = [arm for arm in windows if arm != "full" and not arm.startswith(ORACLE)]
-
-    def lost(arm: str) -> str:
-        distance = f"a KL of {ranged(windows[arm]['kl'], 3)}"
-        return distance if full["few"] else f"{points(scores[arm])} points, {points(news[arm])}, and {distance}"
-
-    chosen = "; ".join(f"{what} {lost(arm)} (`{arm}`)" for what, arm in CHOSEN.items())
-    few = (
-        " (too few to say what a plan loses of them)"
-        if full["few"]
-        else (f", {news['full']['questions']} of which no plan had been asked before (the second figure of points)")
-    )
+    columns: dict[str, Column] = {
+        "with at most": lambda row: str(row["cost"]),
+        "plan": code("arm"),
+        f"points, of {full['questions']}": lambda row: points(scores[row["arm"]]),
+        f"of the {news['full']['questions']} unseen": lambda row: points(news[row["arm"]]),
+        "KL": lambda row: ranged(windows[row["arm"]]["kl"], 3),
+    }
     return (
-        f"*SmolLM2-135M after {full['length']:,} tokens: what {len(plans)} plans lose over what each computes, "
-        "holds and reads; in brackets 95 % intervals, in braces shares of a prompt's tokens (a plan wants their "
-        "number). Full attention answers "
-        f"{_answered(full)} % of {full['questions']} questions of the test split{few}; beside them are "
-        f"{windows['full']['windows']} windows of real text. Chosen on validation, some of them anew when the test's "
-        f"first questions had been seen, are: {chosen}. `mapped` holds in files what it does not hold in memory "
-        "([tables](docs/results/quality.md#what-is-lost)).*"
+        f"*SmolLM2-135M after {full['length']:,} tokens: what {len(plans)} plans lose over what each computes, holds "
+        f"and reads. Full attention answers {_answered(full)} % of {full['questions']} questions of the test split; "
+        f"beside them are {windows['full']['windows']} windows of real text.*\n\n"
+        + table(columns, [{"cost": cost, "arm": arm} for cost, arm in CHOSEN.items()])
+        + "\n\nPoints: from full attention, of all questions and of those that no plan had been asked before; in "
+        "brackets 95 % intervals, in braces shares of a prompt's tokens (a plan wants their number). Chosen on "
+        "validation, some anew when the test's first questions had been seen. Points are a mean of four tasks: what "
+        "skips rows answers more of one and less of another ([by task](docs/results/quality.md#what-is-lost)). "
+        "`mapped` holds in files what it does not hold in memory."
     )
 
 

@@ -72,9 +72,12 @@ def beside_control(told: Record, control: Record, arms: Sequence[str] = (ANCHORE
 
     def text(arm: str) -> str:
         kl, ratio = windows[arm]["kl"], windows[arm]["ratio"]
-        less = ranged(paired[arm]["difference"], 3, sign="+")
-        times = "" if arm == CONTROL else f", {kl['mean'] / own:.1f} times the control's (in pairs {less})"
-        return f"KL {ranged(kl, 3)}{times}, perplexity {ranged(ratio, 2)} times that of the model as it was"
+        less, beside = ranged(paired[arm]["difference"], 3, sign="+"), ranged(paired[arm]["ratio_against"], 3)
+        own_kl, own_ratio = "", ""
+        if arm != CONTROL:
+            own_kl = f", {kl['mean'] / own:.1f} times the control's (in pairs {less})"
+            own_ratio = f" and {beside} times the control's"
+        return f"KL {ranged(kl, 3)}{own_kl}, perplexity {ranged(ratio, 2)} times that of the model as it was{own_ratio}"
 
     def from_before(arm: str) -> str:
         return f"{points(before[arm])} points from the model as it was; {text(arm)}"
@@ -96,12 +99,12 @@ def taught(told: Record, control: Record) -> str:
 
 
 def taught_more(told: Record, control: Record, unseen: Record) -> str:
-    """The same of more questions and windows, with each task and what no plan had been asked before apart."""
+    """The same of more questions and windows, with each task and what no arm of SPEED had been asked before apart."""
     beside = beside_control(told, control, (WITH_END_TRAINED,))
     new = by_arm(unseen["scores"], "task")[WITH_END_TRAINED]
     rows = [row for row in control["scores"] if row["arm"] == WITH_END_TRAINED and row["task"] != "all"]
     apart = {
-        f"Of the {new['different']} questions that no plan had been asked before": "new",
+        f"Of the {new['different']} questions that no arm of SPEED had been asked before": "new",
         "By task": "tasks",
     }
     beside["new"] = f"{points(new)} points from the control"

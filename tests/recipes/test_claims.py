@@ -100,6 +100,20 @@ def test_trained_speed_by_four_times_as_many_questions():
     assert uuids["mean"] > 0 > uuids["low"]
 
 
+def test_of_text_perplexity_tells_a_loss_that_kl_does_not():
+    rows = {(row["arm"], row["domain"]): row for row in read(*MORE)[1]["windows"]}
+    ours = {domain: row for (arm, domain), row in rows.items() if arm == pretrained.WITH_END_TRAINED}
+    assert ours["all"]["difference"]["low"] < 0 < ours["all"]["difference"]["high"]
+    assert 1 < ours["all"]["ratio_against"]["low"] < ours["all"]["ratio_against"]["mean"] < 1.03
+    assert max(ours, key=lambda domain: ours[domain]["ratio_against"]["mean"]) == "books"
+    [compared] = read("quality-evict-compared.json")
+    texts = [row for row in compared["windows"] if row["domain"] == "all" and row["arm"] != compared["against"]]
+    others = [row for row in texts if row["arm"].partition("(")[0] not in ("full", "locret")]
+    assert all(row["difference"]["low"] > 0 for row in others)
+    alike = [row["arm"].partition("(")[0] for row in others if row["ratio_against"]["low"] < 1]
+    assert sorted(alike) == ["h2o", "tova"]
+
+
 def test_which_of_three_costs_what():
     apart, composed = read("quality-composed-apart.json", "quality-composed.json")
     score = {row["arm"]: row["score"] for row in apart["scores"] if row["task"] == "all"}

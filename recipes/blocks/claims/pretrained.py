@@ -88,9 +88,9 @@ def speed(
             "With the last 256 tokens of the prompt in all layers ([how](results/trained.md#speed-with-the-end-of-a-"
             f"prompt-in-all-layers)), in 248 steps more, by 400 questions: {ends[WITH_END_TRAINED]}. Not trained, by "
             f"100: {untrained}",
-            "with the prompt's end in all layers no loss to the control is told, neither of answers, within some four "
-            "points, nor of text, though of one task, copied UUIDs, fewer are right. Without it more of text is lost "
-            "than by the control; untrained, answers are",
+            "with the prompt's end in all layers no loss to the control is told of answers, within some four points, "
+            "though of one task, copied UUIDs, fewer are right; nor of text by KL, and by perplexity a small one is. "
+            "Without it more of text is lost than by the control; untrained, answers are",
         ),
         (
             "Without an anchor quality drops, BoS recovers it",
