@@ -204,7 +204,8 @@ RESULTS_IN_ORDER = (
     Result("quality-locret-settings", 90, _evicted("locret-settings", "validation", 6, 11, 1)),
     Result("quality-evict-settings", 90, _evicted("evict-settings", "validation", 6, 11, 1)),
     Result("quality-evict", 300, (*_evicted("evict", "test", 50, 50, 4), _compared("evict", HEADS))),
-    Result("quality-evict-16", 260, (
+    Result("quality-evict-16-settings", 120, _quality("evict-16-settings", "-n 12 -w 2", "-m smollm2 -t niah_single")),
+    Result("quality-evict-16", 340, (
         *_evicted("evict-16", "test", 50, 50, 8), _compared("evict-16", HALF_AS_MANY),
     )),
     Result("quality-locret-curves", 35, (

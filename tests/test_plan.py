@@ -1,5 +1,7 @@
 """Plans: text in, text out, and an error that says what to change."""
 
+from dataclasses import replace
+
 import pytest
 
 from models import small_model
@@ -7,6 +9,7 @@ from winnow import LLM, Plan
 from winnow.errors import PlanError
 from winnow.policies.compute.full import Full
 from winnow.policies.keep.streaming import Streaming
+from winnow.policies.read.sink_recent import SinkRecent
 from winnow.policies.registry import POLICIES
 
 
@@ -86,3 +89,8 @@ def test_a_bad_plan_is_refused_before_the_model_is_touched():
         LLM("no-such-model-anywhere", plan="nothing")
     with pytest.raises(PlanError):
         LLM(small_model("llama"), plan="streaming(recent=0)")
+
+
+def test_a_policy_that_took_anothers_place_is_spelled_as_it_is():
+    plan = replace(Plan.parse("quest(page=8, budget=64)"), read=SinkRecent(recent=9))
+    assert str(plan) == "sink_recent(recent=9)"

@@ -153,6 +153,7 @@ BLOCKS = {
     "quality-evict-settings": Block(final, ("quality-evict-settings.json",)),
     "quality-evict": Block(final, ("quality-evict.json",)),
     "quality-evict-compared": Block(compared, ("quality-evict-compared.json",)),
+    "quality-evict-16-settings": Block(final, ("quality-evict-16-settings.json",)),
     "quality-evict-16": Block(final, ("quality-evict-16.json",)),
     "quality-evict-16-compared": Block(compared, ("quality-evict-16-compared.json",)),
     "quality-locret-curves": Block(final, ("quality-locret-curves.json",)),

@@ -418,7 +418,9 @@ def _make(name: str, values: dict[str, Any]) -> Policy:
 
 
 def _spell(policy: Policy, written: tuple[str, ...]) -> str:
-    changed = [f.name for f in dataclasses.fields(policy) if getattr(policy, f.name) != f.default]
-    values = {key: getattr(policy, key) for key in (*written, *(key for key in changed if key not in written))}
+    fields = {field.name: field.default for field in dataclasses.fields(policy)}
+    told = [key for key in written if key in fields]  # of another policy of the verb, where this one took its place
+    changed = [key for key, default in fields.items() if getattr(policy, key) != default]
+    values = {key: getattr(policy, key) for key in (*told, *(key for key in changed if key not in told))}
     spelled = [f"{key}={list(v) if isinstance(v, tuple) else v!r}" for key, v in values.items()]
     return f"{policy.name}({', '.join(spelled)})" if spelled else policy.name

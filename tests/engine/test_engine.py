@@ -318,6 +318,26 @@ def test_following_one_leaves_the_others_what_is_theirs(llm, text):
         assert outputs[-1].completion.token_ids == [token for output in outputs for token in output.token_ids]
 
 
+def test_what_was_not_yielded_comes_with_the_next_step(llm, text):
+    with llm.engine() as engine:
+        for at in (0, 3):
+            engine.add(text[at : at + 20], params(3))
+        outputs = []
+        for output in engine.run():
+            outputs.append(output)
+            if output.completion is not None:
+                break
+        assert not engine.idle
+        outputs += engine.run()
+        assert sorted(output.request_id for output in outputs) == [1] * 3 + [2] * 3
+        assert len([output for output in outputs if output.completion is not None]) == 2
+        engine.add(text[:20], params(3))
+        going = engine.run()
+        next(going)
+    going.close()
+    assert engine.idle
+
+
 @pytest.mark.parametrize("after", [0, 1, 4])
 @pytest.mark.parametrize("plan", ["full", "streaming(sink=2, recent=9)", LAZY])
 def test_too_little_memory_ends_the_newest_and_the_others_go_on(llm, text, monkeypatch, plan, after):

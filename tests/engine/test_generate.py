@@ -386,6 +386,27 @@ def test_what_is_no_model(model):
         LLM(model)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"weights": "packed"}, {"plan": "tidal(layers=[99])"}, {"heads": "nowhere"}, {"convolutions": "nowhere"},
+     {"indexers": "nowhere"}],
+    ids=lambda given: next(iter(given)),
+)  # fmt: skip
+def test_a_model_is_left_as_it_was_where_something_beside_it_is_refused(given):
+    model = small_model("llama")
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    with pytest.raises((ModelError, PlanError)):
+        LLM(model, dtype="bfloat16", **given)
+    assert model.dtype is torch.float32
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
+def test_no_token_is_left_before_min_tokens(llm):
+    every = tuple(range(llm.decoder.shape.vocab))
+    with pytest.raises(InputError, match="every token is a stop token"):
+        llm.generate([[5, 6]], SamplingParams(max_tokens=4, min_tokens=2, stop_token_ids=every))
+
+
 def test_an_unsupported_model_is_left_as_it_was():
     model = AutoModelForCausalLM.from_config(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20))
     with pytest.raises(UnsupportedModelError, match="gpt2"):

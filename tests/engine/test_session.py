@@ -339,12 +339,27 @@ def test_a_fork_from_an_earlier_token(llm):
     twin = session.fork(at=100)
     assert_same(twin.feed([9, 10]), whole[100:102])
     assert_same(session.fork(at=151).feed([6]), session.fork(at=151).feed([6]))
-    with pytest.raises(InputError, match="at=154"):
-        session.fork(at=154)
+    for none in (154, 0, 2.5, "2", True):
+        with pytest.raises(InputError, match=f"at={none!r}"):
+            session.fork(at=none)
     bounded = llm.session(plan="streaming(sink=2, recent=9)", max_tokens=8)
     bounded.feed(ids)
     with pytest.raises(PlanError, match=r"streaming.*not known any more"):
         bounded.fork(at=100)
+
+
+def test_what_was_fed_after_a_fork_within_the_prompt_is_no_prompt():
+    """A turn takes over whole chunks of a prompt alone: what decode steps made has other roundings."""
+    ids = [3 + at * 7 % 90 for at in range(40)]
+    llm = LLM(small_model("qwen3", dtype=torch.bfloat16), prefill_chunk=10, deterministic=True)
+    session, whole = llm.session(max_tokens=64), llm.session(max_tokens=64)
+    session.feed(ids[:31])
+    fork = session.fork(at=5)
+    fork.feed(ids[5:25])
+    turn = fork.turn(ids[25:])
+    whole.feed(ids)
+    assert turn.stats.cached_tokens == 0
+    assert torch.equal(turn.logits, whole.logits)
 
 
 def test_within_a_prompt_whose_rows_chose_by_its_length_there_is_no_fork(llm):

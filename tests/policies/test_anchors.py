@@ -61,7 +61,9 @@ def test_random_anchors_depend_on_the_prompt_length_alone():
     assert drawn == anchor_positions("random:5", 100, 7) != anchor_positions("random:5", 101, None)
 
 
-@pytest.mark.parametrize("text", ["", "eos", "first", "first:0", "first:-1", "last:1.5", "bos,system", "bos+"])
+@pytest.mark.parametrize(
+    "text", ["", "eos", "first", "first:0", "first:-1", "last:1.5", "bos,system", "bos+", "last:" + "9" * 5000]
+)
 def test_spellings_that_mean_nothing(text):
     assert "none of none, bos" in anchors_problem(text)
 
@@ -103,6 +105,15 @@ def test_a_system_turn_that_the_template_adds():
     ids = made.apply_chat_template([{"role": "user", "content": "A"}], tokenize=True, return_dict=True)["input_ids"]
     # The end of the system turn belongs to the marker here: a user's turn never begins without one.
     assert text_of(ids[: system_length(ids, made)]) == "[system]\n\nBe kind."
+
+
+def test_a_template_that_is_set_later():
+    made = tokenizer(LLAMA)
+    assert text_of(markers(made).user) == "[user]"
+    made.chat_template = INSTRUCT
+    assert text_of(markers(made).user) == "[INST]"
+    made.chat_template = None
+    assert markers(made) is None
 
 
 def test_words_of_the_template_itself():

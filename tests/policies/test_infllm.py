@@ -209,14 +209,22 @@ def test_bytes_in_closed_form(settings, store, text):
     plan = Plan.parse(f"{Plan(read=policy)} + {store}" if store == "mapped" else str(Plan(read=policy)))
     _, _, state = driven(llm, plan, text, PROMPT)
     state.measure()
-    shape, last = llm.decoder.shape, len(text) - 1
-    scored = -(-max(0, min(len(text) - policy.sink, policy.recent + policy.block - 1 + policy.rows)) // policy.rows)
+    shape, last, grows = llm.decoder.shape, len(text) - 1, min(policy.rows, policy.block)
+    scored = -(-max(0, min(len(text) - policy.sink, policy.recent + policy.block - 1 + policy.rows)) // grows)
     blocks = max(0, last - policy.recent - policy.sink) // policy.block
-    each = scored * policy.rows + blocks * shape.head_dim
+    each = scored * grows + blocks * shape.head_dim
     assert state.stats.aux_bytes == 4 * shape.layers * shape.q_heads * each
     units, beside = most_held(plan, shape, PROMPT, len(text) - PROMPT, llm.prefill_chunk)
     assert state.stats.aux_bytes <= beside
     assert state.stats.total_bytes <= units + beside
+
+
+def test_rows_that_are_more_than_the_text_take_no_memory():
+    shape = llm_of().decoder.shape
+    few, many = (
+        InfLLM(**SETTINGS[0] | {"rows": rows}).bound(shape, PROMPT, STEPS) for rows in (PROMPT + STEPS, 10**12)
+    )
+    assert many == few < 4 * shape.layers * shape.q_heads * (PROMPT + STEPS) * (1 + shape.head_dim)
 
 
 def test_units_in_files_are_read_the_same(text):

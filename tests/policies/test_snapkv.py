@@ -126,3 +126,12 @@ def test_bytes_in_closed_form_and_memory_given_back(text):
 def test_bad_parameters_are_refused(parameters, message):
     with pytest.raises(PlanError, match=message):
         SnapKV(**parameters)
+
+
+@pytest.mark.parametrize("pooling", ["avg", "max"])
+@pytest.mark.parametrize("kernel", [19, 21, 101, 2**31 + 1, 2**62 + 1])
+def test_a_kernel_beyond_the_text_sees_all_of_it(pooling, kernel):
+    """As zeros around the votes would have it, at no cost."""
+    votes = torch.rand(2, 10, generator=torch.Generator().manual_seed(0))
+    whole = votes.amax(1, keepdim=True) if pooling == "max" else votes.sum(1, keepdim=True) / kernel
+    torch.testing.assert_close(pooled(votes, kernel, pooling), whole.expand(2, 10))

@@ -182,9 +182,17 @@ class Engine:
             return outputs
 
     def run(self) -> Iterator[Output]:
-        """Step until nothing is left to do."""
-        while not self.idle:
-            yield from self.step()
+        """Step until nothing is left to do; broken off before, the next step returns what was not yielded."""
+        brought = deque[Output]()
+        try:
+            while not self.idle:
+                brought.extend(self.step())
+                while brought:
+                    yield brought.popleft()
+        finally:
+            with self._stepping:
+                if not self._closed:
+                    self._outputs[:0] = brought
 
     def follow(self, request: Request, progress: Callable[[int], None] | None = None) -> Generator[Output, None, None]:
         """Queue a request, step until it has ended, and yield what that brings to it; closed before, it is aborted.

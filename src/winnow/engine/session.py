@@ -15,6 +15,7 @@ from winnow.engine.retained import FAR, Retained, prefix_of
 from winnow.engine.sample import Sample
 from winnow.engine.services import admit
 from winnow.errors import CapacityError, InputError, PlanError
+from winnow.parameters import check_whole
 from winnow.plan import Plan
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.observer import Observer
@@ -107,6 +108,7 @@ class Session:
         twin._begun, twin._seconds, twin._seen = self.state.fork(), list(self._seconds), list(self._seen)
         if at is None or at == known:
             return twin
+        check_whole(at=at)
         if not 1 <= at <= known:
             raise InputError(f"at={at!r} must be from 1 to the {known} tokens that the session has seen")
         skipped = at < len(self.prompt) and not self.plan.prefill.identity

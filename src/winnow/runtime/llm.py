@@ -26,13 +26,13 @@ from winnow.plan import Plan
 from winnow.policies.base import ModelShape
 from winnow.reading import check_text
 from winnow.runtime.adapters import Trained, asked_name, find_adapter, load_adapter, trained_in
-from winnow.runtime.convolutions import Convolutions
+from winnow.runtime.convolutions import Convolutions, load_convolutions
 from winnow.runtime.decoder import Decoder
 from winnow.runtime.families import family_of
 from winnow.runtime.forward import logits_of
-from winnow.runtime.heads import RetainingHeads
-from winnow.runtime.indexers import Indexers
-from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, load, move, rounded_copy
+from winnow.runtime.heads import RetainingHeads, load_heads
+from winnow.runtime.indexers import Indexers, load_indexers
+from winnow.runtime.loading import BUNDLED, WEIGHTS, Weights, check_held, load, move, rounded_copy
 from winnow.runtime.observer import Observer
 from winnow.runtime.shape import shape_of
 from winnow.runtime.truncate import Part, check_part, cut, start_of_text
@@ -115,6 +115,11 @@ class LLM:
         if isinstance(model, PreTrainedModel):
             family_of(model)
             place = model.device if device is None else parse_device(device)
+            check_held(model, weights)  # and the rest, as far as it can be told before the model is changed
+            if wanted is not None:
+                _check_plan(wanted, shape_of(model.config, (kind or model.dtype).itemsize), None)
+            if adapter is None and weights != "int4":
+                _check_parts(model, heads, convolutions, indexers)
             self.model, self.tokenizer = move(model, place, kind), tokenizer
             self.model = rounded_copy(self.model, weights)
         elif isinstance(model, (str, Path)):
@@ -231,13 +236,16 @@ class LLM:
             ended = [_unless_failed(each.completion) async for each in outputs if each.completion is not None]
         return sorted(ended, key=_place)
 
-    async def astream(
+    def astream(
         self, prompt: Prompt, params: SamplingParams | None = None,
         *, plan: str | Plan | None = None, truncate: Part | None = None,
         on_finish: Callable[[Completion], None] = lambda completion: None,
     ) -> AsyncIterator[str]:  # fmt: skip
         """`stream` for callers that await; an iterator that is closed aborts its request. Raises like `stream`."""
-        with self._background.answers([self._streamed(prompt, params, plan, truncate)]) as outputs:
+        return self._astream(self._streamed(prompt, params, plan, truncate), on_finish)
+
+    async def _astream(self, request: Request, on_finish: Callable[[Completion], None]) -> AsyncIterator[str]:
+        with self._background.answers([request]) as outputs:
             async for output in outputs:
                 if output.text:
                     yield output.text
@@ -394,6 +402,8 @@ class LLM:
         chosen.prepare(self.services, ids, params.max_tokens)
         ends = () if params.ignore_eos else self.end_tokens()
         stop = frozenset(token for token in (*params.stop_token_ids, *ends) if 0 <= token < vocab)
+        if params.min_tokens and len(stop) == vocab:
+            raise InputError("every token is a stop token, so none can come before min_tokens; name fewer")
         grammar = None if params.json_schema is None else self._grammars.of(params.json_schema)
         return Request(index, ids, params, chosen, stop, grammar)
 
@@ -442,6 +452,21 @@ def _check_plan(plan: Plan, shape: ModelShape, trained: Trained | None) -> None:
     plan.validate(shape)
     if trained is not None:
         trained.check(plan, shape)
+
+
+def _check_parts(
+    model: PreTrainedModel,
+    heads: str | Path | RetainingHeads | None,
+    convolutions: str | Path | Convolutions | None,
+    indexers: str | Path | Indexers | None,
+) -> None:
+    """Raise ModelError where a trained part is none, or is another model's."""
+    if heads is not None:
+        load_heads(heads, model)
+    if convolutions is not None:
+        load_convolutions(convolutions, model)
+    if indexers is not None:
+        load_indexers(indexers, model, shape_of(model.config, model.dtype.itemsize))
 
 
 def _message(message: Any, index: int) -> Message:

@@ -123,15 +123,19 @@ def _rounded(model: PreTrainedModel, name: str) -> PreTrainedModel:
     return _told_if_slow(model)
 
 
-def rounded_copy(model: PreTrainedModel, weights: Weights) -> PreTrainedModel:
-    """A copy of a loaded model with weights rounded to 4 bits, sharing what is not; the model is left as it is. Or the
-    model itself, where weights are asked for as it has them. Raises ModelError where it has others."""
+def check_held(model: PreTrainedModel, weights: Weights) -> None:
+    """Raise ModelError where a loaded model has other weights than are asked for, and they cannot be made of them."""
     if weights == "dense" and is_packed(model):
         raise ModelError("this model holds packed weights; load it anew, with weights='dense'")
     if weights == "packed" and not is_packed(model):
         raise ModelError(
             "a loaded model holds no quantised weights to keep packed; weights='int4' rounds them to 4 bits"
         )
+
+
+def rounded_copy(model: PreTrainedModel, weights: Weights) -> PreTrainedModel:
+    """A copy of a loaded model with weights rounded to 4 bits, sharing what is not; the model is left as it is. Or the
+    model itself, where weights are asked for as it has them."""
     return _rounded(twin_of(model), type(model).__name__) if weights == "int4" else model
 
 

@@ -96,6 +96,8 @@ class Sequence:
     def cut(self, position: int) -> None:
         """Give up what came from `position` on, where every layer has a unit for every token."""
         self.position, self.prompt = position, min(self.prompt, position)
+        if self.prompt < self.deep.prompt:
+            self.deep = self.deep.among(range(self.prompt))
         for cache in self.own_caches():
             cache.cut(position)
 

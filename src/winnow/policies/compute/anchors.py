@@ -16,7 +16,7 @@ import re
 
 from winnow.errors import InputError
 
-_NAMED = re.compile(r"(none|bos|system|all)|(first|last|random):([1-9]\d*)")
+_NAMED = re.compile(r"(none|bos|system|all)|(first|last|random):([1-9]\d{0,17})")
 
 
 def anchors_problem(text: str) -> str | None:

@@ -12,7 +12,7 @@ from winnow.policies.compute.cutoff import ShallowPrefill
 from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.turns import decode_start, last_start, system_length
 
-_LAST = re.compile(r"last:([1-9]\d*)")
+_LAST = re.compile(r"last:([1-9]\d{0,17})")
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,14 @@ class Markers:
     assistant: tuple[int, ...]
 
 
-@lru_cache(maxsize=16)
 def markers(tokenizer: "PreTrainedTokenizerBase") -> Markers | None:
     """The markers of a tokenizer's chat template; None where it has none, or one that refuses a plain conversation."""
-    if not tokenizer.chat_template:
-        return None
+    return _markers_in(tokenizer, str(tokenizer.chat_template)) if tokenizer.chat_template else None
+
+
+@lru_cache(maxsize=16)
+def _markers_in(tokenizer: "PreTrainedTokenizerBase", template: str) -> Markers | None:
+    """template: what is known is of it; it may be set later, or to another."""
     roles = ("user", "assistant", "user")
     messages = [{"role": role, "content": word} for role, word in zip(roles, WORDS, strict=True)]
     try:

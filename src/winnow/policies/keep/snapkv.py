@@ -94,5 +94,9 @@ class SnapKV(Budgeted):
 
 def pooled(votes: Tensor, kernel: int, pooling: Literal["avg", "max"]) -> Tensor:
     """[kv_heads, units] float32 -> the same shape: the mean or the maximum over each unit and its neighbours."""
-    pool = avg_pool1d if pooling == "avg" else max_pool1d
-    return pool(votes, kernel, stride=1, padding=kernel // 2)
+    reach = min(kernel // 2, max(1, votes.shape[1]))  # beyond are none, and a kernel takes time by its size
+    near = 2 * reach + 1 if kernel > 1 else 1
+    if pooling == "max":
+        return max_pool1d(votes, near, stride=1, padding=near // 2)
+    found = avg_pool1d(votes, near, stride=1, padding=near // 2)
+    return found if near == kernel else found * (near / kernel)

@@ -80,8 +80,8 @@ class InfLLM(ReadPolicy):
 
     def scored(self, tokens: int) -> int:
         """For how many units there is room for scores when the last of so many tokens has been scored."""
-        most = self.recent + self.block - 1 + self.rows
-        return -(-max(0, min(tokens - self.sink, most)) // self.rows) * self.rows
+        most, grows = self.recent + self.block - 1 + self.rows, min(self.rows, self.block)
+        return -(-max(0, min(tokens - self.sink, most)) // grows) * grows
 
     def bound(self, shape: ModelShape, prompt: int, new: int) -> int:
         tokens = prompt + new

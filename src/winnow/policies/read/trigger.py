@@ -31,11 +31,16 @@ class Boundaries:
         return token in self.enders or (before, token) in self.pairs
 
 
-@functools.lru_cache(maxsize=8)
 def boundaries_of(tokenizer: "PreTrainedTokenizerBase") -> Boundaries:
     """Found in the vocabulary: what is only full stops, question and exclamation marks, Latin or CJK, and line ends
     after them; what is only white space starts no sentence. Source: the authors' lists for Qwen3, for any tokenizer."""
-    raw = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    return _boundaries_among(tokenizer, len(tokenizer))
+
+
+@functools.lru_cache(maxsize=8)
+def _boundaries_among(tokenizer: "PreTrainedTokenizerBase", tokens: int) -> Boundaries:
+    """tokens: how many there are; some may be added later."""
+    raw = tokenizer.convert_ids_to_tokens(list(range(tokens)))
     # Words are most of a vocabulary; what is left is decoded, which is slow.
     ids = [i for i, each in enumerate(raw) if each and (BYTE.fullmatch(each) or not LETTER_OR_DIGIT.search(each))]
     texts = _texts(tokenizer, ids)
