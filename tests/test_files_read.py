@@ -72,3 +72,9 @@ def test_half_a_character_is_no_text():
     check_text("👋 é", "the prompt")
     with pytest.raises(InputError, match=r"the prompt holds '\\ud83d' \(character 2\)"):
         check_text("ab\ud83d", "the prompt")
+
+
+def test_the_mark_that_some_editors_begin_a_text_with_is_no_part_of_it(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("\ufeffone\ufeff".encode())
+    assert read_text(path) == "one\ufeff"

@@ -56,7 +56,7 @@ def test_a_document_stands_before_the_first_message_and_reset_forgets(talk, docu
 
 def test_a_conversation_that_cannot_go_on_is_said_and_nothing_is_lost(talk):
     result, rendered = talk("x " * 40_000 + "\nhello\n")
-    assert result.code == 0
+    assert result.code == 2  # who pipes it in hears that one was not answered
     assert "error: the prompt has" in result.err
     assert len(rendered[-1]) == 1
 
@@ -67,10 +67,13 @@ def test_a_conversation_that_cannot_go_on_is_said_and_nothing_is_lost(talk):
         (("--n", 2, "--temperature", 1), "--n 2"),
         (("--plan", "lazylm"), "lazyllm"),
         (("--logprobs", 3), "winnow run"),
+        (("--stop-token-ids", 99_999_999), "token 99999999 is unknown"),
+        (("--json-schema", '{"type": "foo"}'), "json_schema"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(talk, arguments, words):
-    result, _ = talk("hello\n", *arguments)
+    result, rendered = talk("hello\n", *arguments)
     assert result.code == 2
     assert words in result.err
+    assert not rendered  # before any message
     assert result.err.count("\n") == 1

@@ -145,6 +145,8 @@ def test_a_refused_run_leaves_no_empty_output(winnow, tmp_path):
         (["run", "hello", "--file", "x.txt"], ["--question"]),
         (["run", "--file", "missing.txt"], ["cannot read missing.txt"]),
         (["run", "hello", "--colour"], ["Unknown option"]),
+        (["run", "hello", "world"], ["'world' is left over", "in quotes"]),
+        (["run", "- a list"], ["Unknown option", "begins with - goes behind --"]),
         (["frobnicate"], ["frobnicate"]),
         (["plans", "frobnicate"], ["unknown policy 'frobnicate'", "streaming"]),
         (["compare", "--task", "frobnicate"], ["no task is called 'frobnicate'"]),

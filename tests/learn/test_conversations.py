@@ -110,6 +110,8 @@ def test_an_empty_prompt_leaves_nothing_to_predict_an_answer_from(tmp_path: Path
         ('{"prompt": "a"}', "an object with prompt; write"),
         ('{"messages": []}', "at least one"),
         ('{"messages": "hello"}', "must be a list"),
+        (json.dumps({"messages": [user("a")], "prompt": "x", "answer": "y"}), "two forms of the same; keep one"),
+        (json.dumps({"messages": [user("hi \ud800")]}), r"message 0 .*character 3"),
         ('{"messages": [{"role": "user"}]}', "message 0 must be"),
         ('{"messages": [{"role": "user", "content": [1]}]}', "message 0 must be"),
         ('{"prompt": 1, "answer": "b"}', "message 0 must be"),

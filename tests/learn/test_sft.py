@@ -67,7 +67,7 @@ def stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted after its first checkpoint; tests leave it as it is."""
     out = tmp_path_factory.mktemp("stopped") / "out"
     with pytest.raises(KeyboardInterrupt):
-        train(data, out, recipe=replace(QUICK, save_every=1), progress=stop_at(1))
+        train(data, out, recipe=replace(QUICK, save_every=1), progress=stop_at(2))
     return out
 
 
@@ -262,6 +262,41 @@ def test_another_dtype_is_another_run(data: Path, tmp_path: Path) -> None:
     (out / "winnow.json").write_text(json.dumps(record), encoding="utf-8")
     train(data, out, resume=True)
     assert [line["step"] for line in log(out)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "file", ["trainer_state.json", "adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"]
+)
+@pytest.mark.parametrize("gone", [False, True], ids=["cut", "gone"])
+def test_a_damaged_checkpoint_is_not_gone_on_from(
+    file: str, gone: bool, data: Path, stopped: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(stopped, out)
+    [path] = out.glob(f"checkpoint-*/{file}")
+    if gone:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-40])
+    if gone and file == "trainer_state.json":  # it is the last to be written
+        with pytest.raises(InputError, match="stopped before its first checkpoint"):
+            train(data, out, resume=True)
+    else:
+        with pytest.raises(ModelError, match=r"is damaged .*remove it, to go on from one before, or start again"):
+            train(data, out, resume=True)
+
+
+def test_a_disk_that_fills_up_keeps_no_half_of_a_checkpoint(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **settings: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1102400 vs 1102288")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="is the disk full") as raised:
+        train(data, tmp_path / "out")
+    assert raised.value.filename == str(tmp_path / "out")
+    assert not list((tmp_path / "out").glob("checkpoint-*"))
 
 
 def test_there_must_be_something_to_resume(data: Path, trained: Path, tmp_path: Path) -> None:

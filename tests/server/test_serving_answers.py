@@ -325,7 +325,12 @@ def test_schemas(app):
     assert ask(app, CHAT, {**asked, "response_format": {"type": "text"}}).status == 200
     wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nosuch"}}}
     refused = ask(app, CHAT, {**asked, "response_format": wrong})
-    assert (refused.status, "json_schema" in refused.json["error"]["message"]) == (400, True)
+    assert (refused.status, refused.json["error"]["param"]) == (400, "response_format")
+    assert refused.json["error"]["message"].startswith("response_format: ")
+    wrong["json_schema"]["schema"] = {"oneOf": [{"type": "string"}, {"type": "string", "minLength": 2}]}
+    error = ask(app, CHAT, {**asked, "response_format": wrong}).json["error"]
+    assert "write anyOf" in error["message"]
+    assert "coerce" not in error["message"]
 
 
 def test_without_max_tokens_the_default_or_what_the_window_leaves(new, llm, monkeypatch):

@@ -32,15 +32,17 @@ def chat(options: Chat) -> int:
     if llm.tokenizer is None or not llm.tokenizer.chat_template:
         raise InputError(f"{options.model_name} has no chat template; use winnow run")
     llm.prepare(plan)
+    llm.check([[0]], options.sampling)  # what no message could go with
     if sys.stdin.isatty():
         say(HINT)
     with llm.engine(retain_bytes=int(options.retain_mib * 2**20)) as engine:
-        _converse(llm, engine, document, options)
-    return 0
+        failed = _converse(llm, engine, document, options)
+    return 2 if failed and not sys.stdin.isatty() else 0
 
 
-def _converse(llm: LLM, engine: Engine, document: str | None, options: Chat) -> None:
-    said = _begin(options.system)
+def _converse(llm: LLM, engine: Engine, document: str | None, options: Chat) -> bool:
+    """Until there is no other message; whether one was not answered."""
+    said, failed = _begin(options.system), False
     while (text := _ask()) is not None:
         if text == RESET:
             said = _begin(options.system)
@@ -51,8 +53,10 @@ def _converse(llm: LLM, engine: Engine, document: str | None, options: Chat) -> 
             answer = _answer(llm, engine, [*said, {"role": "user", "content": content}], options)
         except WinnowError as error:  # such as a conversation that has become too long: nothing of it is lost
             say(f"error: {error}")
+            failed = True
             continue
         said += [{"role": "user", "content": content}, {"role": "assistant", "content": answer}]
+    return failed
 
 
 def _begin(system: str | None) -> list[Message]:

@@ -9,6 +9,7 @@ from io import TextIOWrapper
 from typing import Annotated, Any, get_args, get_origin
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, Token, convert
+from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
 
 from winnow.cli.command import INTERRUPTED
 from winnow.cli.leaving import leave
@@ -88,10 +89,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run_app(application: App, arguments: Sequence[str] | None = None) -> int:
     """The exit code of what was typed."""
+    typed = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return int(application(sys.argv[1:] if arguments is None else list(arguments)) or 0)
+        return int(application(typed) or 0)
     except MissingArgumentError as error:
         return _fail(_missing(error))
+    except UnusedCliTokensError as error:
+        left = " ".join(error.unused_tokens or ())
+        return _fail(f"{left!r} is left over; put a text of several words in quotes, and a command before its options")
+    except UnknownOptionError as error:
+        text = "--" in typed or any(each.startswith("-") and " " in each for each in typed)
+        behind = " A text that begins with - goes behind --, and options before that." if text else ""
+        return _fail(f"{error}{behind}")
     except (WinnowError, CycloptsError) as error:
         return _fail(str(error))
     except SystemExit as end:

@@ -194,4 +194,8 @@ def _referred(schema: Any, place: str) -> Any:
 
 
 def _short(message: str) -> str:
-    return " ".join(message.split())[:300]
+    """llguidance's words, but for an option of its own that nobody can set here."""
+    said = " ".join(message.split()).replace(
+        "Enable 'coerce_one_of' option to approximate oneOf with anyOf", "write anyOf"
+    )
+    return said[:300]

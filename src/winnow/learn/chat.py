@@ -128,6 +128,8 @@ def _plain(row: dict[str, Any], tokenizer: "PreTrainedTokenizerBase", where: str
 def _messages(row: Any, where: str) -> list[Message]:
     """The messages of a row, checked."""
     keys = row.keys() if isinstance(row, dict) else ()
+    if "messages" in keys and {"prompt", "answer"} & set(keys):
+        raise InputError(f"{where}: it has messages and {{prompt, answer}}, which are two forms of the same; keep one")
     if {"prompt", "answer"} <= set(keys):
         messages: Any = [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["answer"]}]
     elif "messages" in keys:
@@ -141,7 +143,8 @@ def _messages(row: Any, where: str) -> list[Message]:
         fields = message if isinstance(message, dict) else {}
         if not all(isinstance(fields.get(key), str) for key in ("role", "content")):
             raise InputError(f'{where}: message {index} must be {{"role": text, "content": text}}, not {message!r}')
-        check_text(message["role"] + message["content"], f"{where}: message {index}")
+        check_text(message["role"], f"{where}: the role of message {index}")
+        check_text(message["content"], f"{where}: message {index}")
         if message["role"] == "assistant" and not message["content"].strip():
             raise InputError(f"{where}: the assistant's message {index} is empty; write an answer or drop the row")
     if messages[0]["role"] == "assistant":

@@ -1,11 +1,15 @@
 """The output directory of a run: empty before it, with checkpoints while it lasts, without them after it."""
 
+import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import is_zipfile
 
-from winnow.errors import InputError
+from safetensors import SafetensorError, safe_open
+
+from winnow.errors import InputError, ModelError
 from winnow.runtime.adapters import METADATA, read_metadata
 
 CHECKPOINT = "checkpoint-"
@@ -56,6 +60,32 @@ def last_checkpoint(out: Path) -> Path | None:
     """The newest checkpoint that was written to its end."""
     found = [path.parent for path in out.glob(f"{CHECKPOINT}*/{COMPLETE}")]
     return max(found, key=lambda path: int(path.name.removeprefix(CHECKPOINT)), default=None)
+
+
+def check_trainers(checkpoint: Path) -> None:
+    """Raise ModelError where a file of a checkpoint that transformers' Trainer wrote is not there, or is damaged."""
+    try:
+        json.loads((checkpoint / COMPLETE).read_text(encoding="utf-8"))
+        for pattern in ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth"):
+            if not (files := list(checkpoint.glob(pattern))):
+                raise FileNotFoundError(f"{pattern} is not there")
+            for file in files:
+                if file.suffix == ".safetensors":
+                    with safe_open(file, framework="numpy"):
+                        pass
+                elif not is_zipfile(file):  # as torch.save writes it; its end has the list of what is in it
+                    raise ValueError(f"{file.name} is cut short")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ModelError(
+            f"{checkpoint} is damaged ({str(error)[:200]}); remove it, to go on from one before, or start again"
+        ) from error
+
+
+def remove_unfinished(out: Path) -> None:
+    """Delete checkpoints that were not written to their end."""
+    for path in out.glob(f"{CHECKPOINT}*"):
+        if not (path / COMPLETE).is_file():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_checkpoints(out: Path) -> None:

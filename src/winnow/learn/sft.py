@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from winnow.errors import InputError, ModelError
 from winnow.learn.chat import BASE, Conversation, read_conversations
-from winnow.learn.directory import check_fresh, check_resumed, remove_checkpoints
+from winnow.learn.directory import check_fresh, check_resumed, check_trainers, remove_checkpoints, remove_unfinished
 from winnow.learn.held_out import HeldOut
 from winnow.learn.journal import LOG
 from winnow.learn.packed import packed_forward, packed_loss
@@ -32,6 +32,7 @@ from winnow.learn.run import Progress, silent
 from winnow.learn.run import Report as Made
 from winnow.learn.saving import Result, metadata, save, write_metadata
 from winnow.learn.teacher import Origin, forget_base
+from winnow.models.files import os_errors
 from winnow.models.packed import is_packed
 from winnow.plan import Plan
 from winnow.policies.compute.speed import Speed
@@ -103,6 +104,8 @@ def train_speed(
         held_out, about["validation"] = _read(validation, tokenizer, longest, policy, decoder)
     record = metadata(plan_of(policy, decoder), decoder.shape.layers, base, recipe, about) | origin.to_dict()
     checkpoint = check_resumed(out, record) if resume else None
+    if checkpoint is not None:
+        check_trainers(checkpoint)
     with _trainable(model, recipe, origin) as learner:
         result, main = _learn(model, learner, origin, read, held_out, policy, recipe, out, record, checkpoint, progress)
         record["result"] = dataclasses.asdict(result)
@@ -145,8 +148,12 @@ def _learn(
     if held_out:
         watch.judge = partial(HeldOut.of(other, policy, held_out).figures, decoder, policy)
     settings: dict[str, Any] = {"policy": policy, "checkpointing": recipe.checkpointing}
-    with packed_forward(decoder, partial(loss, decoder, **settings)):
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    try:
+        with os_errors(out), packed_forward(decoder, partial(loss, decoder, **settings)):
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except OSError:
+        remove_unfinished(out)  # which would go on filling the disk
+        raise
     return watch.result(trainer.state, time.monotonic() - begin, peak_bytes(decoder.device)), main
 
 

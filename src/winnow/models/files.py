@@ -1,5 +1,6 @@
 """Files of a model, read within bounds. Whatever a directory holds, nothing of it is run and no pickle is read."""
 
+import errno
 import json
 import os
 import re
@@ -61,7 +62,11 @@ def os_errors(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         found = re.search(r"\(os error (\d+)\)|unable to (?:open|mmap) .*\((\d+)\)$", str(error))
-        if found is None or isinstance(error, OSError):
+        if isinstance(error, OSError):
+            raise
+        if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):  # torch.save gives no why
+            raise OSError(errno.EIO, "it could not be written to its end; is the disk full?", str(path)) from error
+        if found is None:
             raise
         number = int(found[1] or found[2])
         raise OSError(number, os.strerror(number), str(path)) from error

@@ -259,4 +259,8 @@ def need_train_extra() -> None:
 
 
 def _first(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+    """The line of a message that says what is wrong: of torch's lists of shapes the first; peft names a bare key."""
+    if isinstance(error, KeyError):
+        return f"its config lacks {error}, or has a value that peft does not know"
+    lines = [line.strip() for line in str(error).strip().split("\n")]
+    return next((line for line in lines if line.startswith("size mismatch")), lines[0])

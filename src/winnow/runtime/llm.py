@@ -486,7 +486,8 @@ def _message(message: Any, index: int) -> Message:
         return message
     if not isinstance(content, str) or not isinstance(message["role"], str):
         raise InputError(f"message {index}: role and content must be text, not {message!r:.200}")
-    check_text(message["role"] + content, f"message {index}")
+    check_text(message["role"], f"the role of message {index}")
+    check_text(content, f"message {index}")
     return {**message, "content": content}
 
 

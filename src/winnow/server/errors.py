@@ -56,13 +56,16 @@ def refused(
     error: WinnowError, fields: Sequence[str] = (), *, param: str | None = None, code: str | None = None
 ) -> ApiError:
     """What a client asked for that cannot be. fields: of its request; the one that the message begins with is named."""
-    if (named := _NAMED.match(str(error))) is not None and named[1] in fields:
+    said = str(error)
+    if "response_format" in fields:  # which a schema comes in here
+        said = re.sub(r"^json_schema\b", "response_format", said)
+    if (named := _NAMED.match(said)) is not None and named[1] in fields:
         param = named[1]
     if isinstance(error, PlanError) and param is None:
         param = "plan"
     if code is None and isinstance(error, CapacityError):
         code = "context_length_exceeded"
-    return ApiError(400, str(error), param=param, code=code)
+    return ApiError(400, said, param=param, code=code)
 
 
 def failed(error: BaseException) -> ApiError:
