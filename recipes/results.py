@@ -60,8 +60,10 @@ ON_FOUR = "-m smollm2 -t niah_single -t niah_multikey -t niah_uuids -t banking77
 ON_COPIES = "-m smollm2 -t niah_uuids -t niah_single -t niah_multikey"
 # Locret's heads at that of their two settings which was nearer to full attention on validation's texts.
 HEADS = "locret(budget={11/128}, chunk=128, local={1/16}, stabilizers={1/16}, by_head='adaptive')"
-# The same with every share halved.
-HALF_AS_MANY = "locret(budget={57/1024}, chunk=128, local={1/32}, stabilizers={1/32}, by_head='adaptive')"
+# The same with half as much, at the tokens' own positions.
+HALF_AS_MANY = (
+    "locret(budget={57/1024}, chunk=128, local={1/32}, stabilizers={1/32}, by_head='adaptive', positions='original')"
+)
 ON_NEEDLE = "-m needle -t passkey -t number -t kv -t multi_needle"
 
 
