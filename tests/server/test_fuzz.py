@@ -55,9 +55,9 @@ def test_no_body_breaks_it(new, first, caplog):
     ("body", "param"),
     [
         ({**GOOD, "\ud83d": 1}, "\\ud83d"),
-        ({**GOOD, "response_format": _schema({"enum": ["x", {"a": -(2**63)}]})}, None),
-        ({**GOOD, "response_format": _schema({"const": -(2**63) + 512})}, None),
-        ({**GOOD, "response_format": _schema({"const": -(2.0**63)})}, None),
+        ({**GOOD, "response_format": _schema({"enum": ["x", {"a": -(2**63)}]})}, "response_format"),
+        ({**GOOD, "response_format": _schema({"const": -(2**63) + 512})}, "response_format"),
+        ({**GOOD, "response_format": _schema({"const": -(2.0**63)})}, "response_format"),
     ],
 )
 def test_what_has_broken_it_once(new, body, param):

@@ -80,7 +80,7 @@ def error(reply, status=400):
         ),
         (
             COMPLETIONS, {**PROMPT, "response_format": {"type": "json_object"}, "stop_token_ids": [5]},
-            None, "json_schema says where the text ends",
+            "response_format", "response_format says where the text ends",
         ),
         (CHAT, {"max_tokens": 2}, "messages", "Field required"),
         (CHAT, {**TALK, "messages": []}, "messages", "at least 1"),
