@@ -1,7 +1,6 @@
 """Text from the user's files and pipes: bounded, UTF-8, and with a line number for what cannot be used."""
 
 import json
-from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,7 +40,7 @@ def decode(raw: bytes, name: str) -> str:
     """UTF-8 as text, without the mark that some editors begin it with. Raises InputError naming the first byte that is
     none."""
     try:
-        return raw.removeprefix(BOM_UTF8).decode("utf-8")
+        return raw.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InputError(f"{name} is not UTF-8 text (byte {error.start}); convert it first") from error
 

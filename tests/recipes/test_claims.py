@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 pretrained = pytest.importorskip("recipes.blocks.claims.pretrained")
+from benchmarks.quality.figures import ALL, window_rows  # noqa: E402
 from recipes.blocks.smollm2 import MORE, WITH_END_TAUGHT  # noqa: E402
 
 PAPER = f"lazyllm({pretrained.SHARES}, {pretrained.PAPERS}, keep_decode=None, max_revive=None)"
@@ -169,6 +170,33 @@ def test_trained_heads_with_a_sixteenth():
     assert all(chosen[policy] in texts for policy in ("locret", "scissorhands", "h2o", "snapkv", "tova"))
     nearest = min((row for row in tried["windows"] if row["arm"].startswith("locret")), key=_kl_over_all)
     assert nearest["arm"] == against
+
+
+def _without(name, against):
+    """Of each arm and kind of text the figures over all windows but those of that kind, in pairs."""
+    lines = (ROOT / "recipes" / "quality" / "records" / name).read_text(encoding="utf-8").splitlines()
+    windows = [record for record in map(json.loads, lines) if record["kind"] == "window"]
+    return {
+        (row.arm, kind): row
+        for kind in {record["domain"] for record in windows}
+        for row in window_rows([record for record in windows if record["domain"] != kind], against)
+        if row.domain == ALL
+    }
+
+
+def test_of_which_kinds_of_text_a_distance_is_made():
+    [compared] = read("quality-evict-16-compared.json")
+    less = {place: row.difference for place, row in _without("evict-16-a.jsonl", compared["against"]).items()}
+    others = {place for place in less if place[0].partition("(")[0] not in ("full", "locret")}
+    assert all(less[place].mean > 0 for place in others)
+    told = {place for place in others if less[place].low > 0}
+    not_told = {place for place in others - told if not place[0].startswith("scissorhands")}
+    tova = "tova(budget={73/1024}, chunk=128, local={1/64}, decode_chunk=None)"
+    assert not_told == {(tova, "meetings"), (tova, "wikitext")}
+    speed = _without("taught-more-a.jsonl", "full, smollm2-long")
+    lost = {kind for (arm, kind), row in speed.items()
+            if arm == pretrained.WITH_END_TRAINED and row.ratio_against.low > 1}  # fmt: skip
+    assert lost == {"essays", "meetings", "shakespeare"}
 
 
 def _points(told):

@@ -32,7 +32,7 @@ def chat(options: Chat) -> int:
     if llm.tokenizer is None or not llm.tokenizer.chat_template:
         raise InputError(f"{options.model_name} has no chat template; use winnow run")
     llm.prepare(plan)
-    llm.check([[0]], options.sampling)  # what no message could go with
+    llm.check_sampling(options.sampling)  # what no message could go with
     if sys.stdin.isatty():
         say(HINT)
     with llm.engine(retain_bytes=int(options.retain_mib * 2**20)) as engine:

@@ -106,10 +106,12 @@ class Session:
         """
         twin, known = copy.copy(self), self.state.position
         twin._begun, twin._seconds, twin._seen = self.state.fork(), list(self._seconds), list(self._seen)
-        if at is None or at == known:
+        if at is None:
             return twin
         check_whole(at=at)
-        if not 1 <= at <= known:
+        if at == known:
+            return twin
+        if at > known:
             raise InputError(f"at={at!r} must be from 1 to the {known} tokens that the session has seen")
         skipped = at < len(self.prompt) and not self.plan.prefill.identity
         if skipped or not self.plan.holds_all or any(cache.dropped for cache in self.state.caches):

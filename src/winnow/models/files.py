@@ -60,12 +60,13 @@ def os_errors(path: Path) -> Iterator[None]:
     """Raise OSError for what safetensors, tokenizers and torch make of one. path: what is read or written."""
     try:
         yield
+    except OSError:
+        raise
     except Exception as error:
-        found = re.search(r"\(os error (\d+)\)|unable to (?:open|mmap) .*\((\d+)\)$", str(error))
-        if isinstance(error, OSError):
-            raise
-        if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):  # torch.save gives no why
+        said = str(error)
+        if "inline_container" in said or "PytorchStreamWriter" in said:  # torch.save gives no why
             raise OSError(errno.EIO, "it could not be written to its end; is the disk full?", str(path)) from error
+        found = re.search(r"\(os error (\d+)\)|unable to (?:open|mmap) .*\((\d+)\)$", said)
         if found is None:
             raise
         number = int(found[1] or found[2])

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from winnow.devices import parse_device, parse_dtype
 from winnow.engine.background import Background
 from winnow.engine.engine import Engine, Limits
-from winnow.engine.grammar import Grammars
+from winnow.engine.grammar import Grammar, Grammars
 from winnow.engine.request import Completion, Request
 from winnow.engine.services import ModelServices
 from winnow.engine.session import Session
@@ -117,7 +117,8 @@ class LLM:
             place = model.device if device is None else parse_device(device)
             check_held(model, weights)  # and the rest, as far as it can be told before the model is changed
             if wanted is not None:
-                _check_plan(wanted, shape_of(model.config, (kind or model.dtype).itemsize), None)
+                known = None if found_adapter is None else trained_in(found_adapter)
+                _check_plan(wanted, shape_of(model.config, (kind or model.dtype).itemsize), known)
             if adapter is None and weights != "int4":
                 _check_parts(model, heads, convolutions, indexers)
             self.model, self.tokenizer = move(model, place, kind), tokenizer
@@ -131,8 +132,6 @@ class LLM:
         else:
             raise ModelError(f"a model is a name, a directory or a PreTrainedModel, not a {type(model).__name__}")
         if adapter is not None and found_adapter is not None:
-            if wanted is not None:  # before anything is merged into a model that may be the caller's
-                _check_plan(wanted, shape_of(self.model.config, self.model.dtype.itemsize), trained_in(found_adapter))
             self.trained = load_adapter(self.model, found_adapter, asked_name(adapter))
         self.decoder = Decoder(self.model, deterministic=deterministic)
         if heads is not None:
@@ -385,12 +384,7 @@ class LLM:
     ) -> Request:
         """Check everything before anything runs."""
         params, chosen = _checked(params), self._plan(plan)
-        if params.stop and self.tokenizer is None:
-            raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
-        vocab = self.decoder.shape.vocab
-        for name, tokens in {"logit_bias": params.logit_bias, "stop_token_ids": params.stop_token_ids}.items():
-            if unknown := [token for token in tokens if not 0 <= token < vocab]:
-                raise InputError(f"{name}: token {unknown[0]} is unknown; ids are 0 to {vocab - 1}")
+        stop, grammar = self.check_sampling(params)
         if params.prompt_logprobs is not None and (shortcut := chosen.shortcut) is not None:
             raise PlanError(
                 f"prompt_logprobs needs every token of the prompt in all layers, and {shortcut.name} leaves some out; "
@@ -400,12 +394,25 @@ class LLM:
         if truncate is not None and (room := self.room(params.max_tokens, chosen)) is not None and len(ids) > room:
             ids = cut(ids, room, truncate, start_of_text(ids, self.tokenizer)).ids
         chosen.prepare(self.services, ids, params.max_tokens)
+        return Request(index, ids, params, chosen, stop, grammar)
+
+    def check_sampling(self, params: SamplingParams) -> tuple[frozenset[int], Grammar | None]:
+        """The stop tokens and the grammar by which any prompt is continued under these parameters.
+
+        Raises InputError where the model cannot continue one so, MissingExtraError for a JSON schema without
+        llguidance.
+        """
+        if params.stop and self.tokenizer is None:
+            raise InputError("stop strings need a tokenizer, and the model has none; use stop_token_ids")
+        vocab = self.decoder.shape.vocab
+        for name, tokens in {"logit_bias": params.logit_bias, "stop_token_ids": params.stop_token_ids}.items():
+            if unknown := [token for token in tokens if not 0 <= token < vocab]:
+                raise InputError(f"{name}: token {unknown[0]} is unknown; ids are 0 to {vocab - 1}")
         ends = () if params.ignore_eos else self.end_tokens()
         stop = frozenset(token for token in (*params.stop_token_ids, *ends) if 0 <= token < vocab)
         if params.min_tokens and len(stop) == vocab:
             raise InputError("every token is a stop token, so none can come before min_tokens; name fewer")
-        grammar = None if params.json_schema is None else self._grammars.of(params.json_schema)
-        return Request(index, ids, params, chosen, stop, grammar)
+        return stop, None if params.json_schema is None else self._grammars.of(params.json_schema)
 
     def token_ids(self, prompt: Prompt, index: int = 0) -> list[int]:
         """Token ids of a prompt that is text or ids. Raises InputError, naming prompt `index`, where it is neither."""

@@ -26,9 +26,8 @@ from winnow.server.views import ChatView, CompletionView
 
 FAILURES: dict[int | str, dict[str, Any]] = {"default": {"model": Failure, "description": "An error"}}
 STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {STREAM: {}}}}  # as well as JSON
-Given = (
-    Sequence[Sequence[int]] | None
-)  # what choices of a stream that goes on have come to; its client lines up nowhere
+# What choices of a stream that goes on have come to; its client lines up nowhere.
+Given = Sequence[Sequence[int]] | None
 TRACE = "/trace"  # before a path: the same request, and its answer in the inspector
 PAGE: dict[int | str, dict[str, Any]] = {200: {"content": {"text/html": {}}}}
 PLAIN: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}

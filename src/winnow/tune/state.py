@@ -1,7 +1,8 @@
 """What has been measured, in memory and, line by line, in a file from which a later run goes on."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ class Ledger:
             raise InputError(f"{path} is no state of this command; name another file with --state")
         self._read(path, whole.split("\n")[:-1], about)
         if whole != text or not whole:
-            self._write(lambda: replace_text(path, whole or _line(about)))
+            with _writing(path):
+                replace_text(path, whole or _line(about))
 
     def __len__(self) -> int:
         return len(self._known)
@@ -56,8 +58,9 @@ class Ledger:
     def add(self, measurement: Measurement) -> None:
         new = (measurement.plan, measurement.prompt) not in self._known
         self._known[measurement.plan, measurement.prompt] = measurement
-        if new and (path := self._path) is not None:
-            self._write(lambda: _append(path, _line(asdict(measurement))))
+        if new and self._path is not None:
+            with _writing(self._path), self._path.open("a", encoding="utf-8") as file:
+                file.write(_line(asdict(measurement)))
 
     def _read(self, path: Path, lines: list[str], about: dict[str, Any]) -> None:
         names = {field.name for field in fields(Measurement)}
@@ -72,12 +75,6 @@ class Ledger:
                 self._known[row["plan"], row["prompt"]] = Measurement(**row)
             else:
                 raise InputError(f"{path}, line {number} is no measurement; remove the line, or name another file")
-
-    def _write(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except OSError as error:
-            raise InputError(f"cannot write {self._path}: {error.strerror}") from error
 
 
 def about(llm: LLM, model: str, cases: Sequence[Case]) -> dict[str, Any]:
@@ -102,9 +99,12 @@ def _same(path: Path, found: Any, wanted: dict[str, Any]) -> None:
             raise InputError(f"{path} was written for {what}; name another file, or remove it to begin anew")
 
 
-def _append(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line)
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _line(row: dict[str, Any]) -> str:

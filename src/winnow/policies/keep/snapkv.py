@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
-from torch.nn.functional import avg_pool1d, max_pool1d
+from torch.nn.functional import avg_pool1d
 
+from winnow.kernels.select import highest_near
 from winnow.parameters import Count, Natural, Where
 from winnow.policies.compute.base import Deep
 from winnow.policies.keep.base import Moment, Score
@@ -94,9 +95,7 @@ class SnapKV(Budgeted):
 
 def pooled(votes: Tensor, kernel: int, pooling: Literal["avg", "max"]) -> Tensor:
     """[kv_heads, units] float32 -> the same shape: the mean or the maximum over each unit and its neighbours."""
-    reach = min(kernel // 2, max(1, votes.shape[1]))  # beyond are none, and a kernel takes time by its size
-    near = 2 * reach + 1 if kernel > 1 else 1
     if pooling == "max":
-        return max_pool1d(votes, near, stride=1, padding=near // 2)
-    found = avg_pool1d(votes, near, stride=1, padding=near // 2)
-    return found if near == kernel else found * (near / kernel)
+        return highest_near(votes, kernel // 2)
+    reach = min(kernel // 2, votes.shape[1])  # beyond are none, and a kernel takes time by its size
+    return avg_pool1d(votes, 2 * reach + 1, stride=1, padding=reach) * ((2 * reach + 1) / kernel)
