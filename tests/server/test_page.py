@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import time
 from importlib.resources import files
 
 import pytest
@@ -164,19 +165,21 @@ def test_the_trace_of_an_answer_opens_in_the_inspector(page, llm):
 
 
 @in_a_browser
-def test_one_after_the_other_unless_both_are_wanted_at_once(page, server):
+def test_one_after_the_other_unless_both_are_wanted_at_once(page, server, monkeypatch):
     service, seen = server[1], set()
+    step = service.engine.step
 
-    def watch():
+    def watched():
         seen.add(len(service.background._listeners))
-        return done(page)
+        return step()
 
+    monkeypatch.setattr(service.engine, "step", watched)
     begin(page, most="400")
-    wait(page, watch, 120)
+    wait(page, lambda: done(page), 120)
     assert max(seen) == 1
     click(page, "together")
     begin(page, most="400")
-    wait(page, watch, 120)
+    wait(page, lambda: done(page), 120)
     assert max(seen) == 2
 
 
@@ -200,9 +203,16 @@ def test_errors_are_sentences(page):
 
 
 @in_a_browser
-def test_stopping_gives_the_bytes_back(page, server):
+def test_stopping_gives_the_bytes_back(page, server, monkeypatch):
     engine = server[1].engine
-    begin(page, most="20000")
+    step = engine.step
+
+    def slow():  # the model ends this answer after 669 tokens: longer than all that is waited for here
+        time.sleep(0.2)
+        return step()
+
+    monkeypatch.setattr(engine, "step", slow)
+    begin(page, document="The boat leaves at noon.", most="20000")
     wait(page, lambda: text(page, ".answer")[0], 60)
     assert engine.reserved_bytes > 0
     click(page, "stop")
