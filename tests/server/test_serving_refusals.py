@@ -66,6 +66,7 @@ def error(reply, status=400):
         (COMPLETIONS, {**PROMPT, "temprature": 1}, "temprature", "did you mean temperature?"),
         (COMPLETIONS, {**PROMPT, "messages": []}, "messages", "there is no such field"),
         (COMPLETIONS, {**PROMPT, "plan": "nosuch"}, "plan", "unknown policy 'nosuch'"),
+        (COMPLETIONS, {**PROMPT, "plan": "lococo(budget=8)"}, "plan", "no convolutions"),
         (COMPLETIONS, {**PROMPT, "plan": "lazyllm", "echo": True, "logprobs": 1}, "echo", "leaves some out"),
         (COMPLETIONS, {**PROMPT, "plan": "random_drop", "echo": True, "logprobs": 1}, "echo", "random_drop leaves"),
         (COMPLETIONS, {**PROMPT, "plan": "locret(heads='/etc')"}, "plan", "clients may not"),

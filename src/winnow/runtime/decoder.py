@@ -59,6 +59,7 @@ class Decoder:
         self._identity = self.rotary.identity()
         self.derived: dict[Any, Any] = {}  # what is computed from the weights once; see `refresh`
         self._derived_from: object = None
+        self._files: dict[str, object] = {}  # of the directories that trained parts were loaded from
         self._parameters, self._places = list(self.tree.parameters()), list[int]()
         self.locate()
         compile_kernels(model.device, packed=is_packed(model), layers=self.program.rows > 0)
@@ -79,7 +80,8 @@ class Decoder:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Forget what was computed from weights that have changed since; called when a sequence is admitted.
+        """Forget what was computed from weights, and loaded from files, that have changed since; called when a sequence
+        is admitted.
 
         A change is one of the memory, of the count of in-place writes, or of the middle value of any parameter: an
         adapter that is merged writes past that count. Raises ModelError where the model has other parameters than the
@@ -92,8 +94,10 @@ class Decoder:
             )
         middles = torch.stack([p.flatten()[p.numel() // 2].float() for p in parameters]).tolist()
         places = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
-        if (weights := (middles, places)) != self._derived_from:
-            self._derived_from, self.derived = weights, {}
+        weights = (middles, places)
+        others = any(_files(place) not in ([], were) for place, were in self._files.items())  # gone: loaded they are
+        if others or weights != self._derived_from:
+            self._derived_from, self.derived, self._files = weights, {}, {}
 
     def weights(self) -> object:
         """The same object for as long as the weights are the same; see `refresh`."""
@@ -117,7 +121,7 @@ class Decoder:
                     f"train some with winnow train {trained} and name their directory: {policy}(heads='DIR')"
                     f"{dtype_hint(self.model)}"
                 )
-            known[source] = load_heads(found, self.model)
+            known[source] = load_heads(self._noted(found), self.model)
         heads: RetainingHeads = known[source]
         if policy == "kvzap" and heads.config.target != "repeat":
             raise ModelError(
@@ -140,7 +144,7 @@ class Decoder:
                     f"there are no convolutions for {base_name(self.model)}; train some with winnow train lococo and "
                     "name their directory: lococo(convolutions='DIR')"
                 )
-            known[source] = load_convolutions(found, self.model)
+            known[source] = load_convolutions(self._noted(found), self.model)
         convolutions: Convolutions = known[source]
         return convolutions
 
@@ -157,7 +161,7 @@ class Decoder:
                     f"there are no indexers for {base_name(self.model)}; train some with winnow train indexer and name "
                     "their directory: indexer(trained='DIR')"
                 )
-            known[source] = load_indexers(found, self.model, self.shape)
+            known[source] = load_indexers(self._noted(found), self.model, self.shape)
         indexers: Indexers = known[source]
         return indexers
 
@@ -166,8 +170,14 @@ class Decoder:
         self.refresh()
         known = self.derived.setdefault("patterns", {})
         if source not in known:
-            known[source] = load_patterns(source, self.model).layers
+            known[source] = load_patterns(self._noted(source), self.model).layers
         found: list[list[Pattern]] = known[source]
+        return found
+
+    def _noted(self, found: Any) -> Any:
+        """The same. Of a directory: from here on `refresh` sees when its files change, as another training's do."""
+        if isinstance(found, str | Path):
+            self._files[str(found)] = _files(found)
         return found
 
     def random_heads(self, width: int, seed: int) -> RetainingHeads:
@@ -237,6 +247,12 @@ class Decoder:
 def _attention(module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **keywords: Any) -> Any:
     """What `AttentionInterface` calls: hands everything to the step that is running."""
     return keywords.pop("winnow").attend(module, q, k, v, **keywords), None
+
+
+def _files(place: str | Path) -> list[tuple[str, int, int]]:
+    """Of the files in a directory: what is another when they are written anew. Nothing where it is none."""
+    found = [(each.name, each.stat()) for each in Path(place).glob("*")]
+    return sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)
 
 
 AttentionInterface.register(ATTENTION, _attention)

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from winnow.errors import CapacityError, PlanError, WinnowError, out_of_memory
+from winnow.errors import CapacityError, ModelError, PlanError, WinnowError, out_of_memory
 
 log = logging.getLogger("winnow.server")
 LONGEST = 1000  # characters of a message
@@ -61,7 +61,7 @@ def refused(
         said = re.sub(r"^json_schema\b", "response_format", said)
     if (named := _NAMED.match(said)) is not None and named[1] in fields:
         param = named[1]
-    if isinstance(error, PlanError) and param is None:
+    if isinstance(error, PlanError | ModelError) and param is None:  # parts of the model that the plan needs
         param = "plan"
     if code is None and isinstance(error, CapacityError):
         code = "context_length_exceeded"
