@@ -258,7 +258,7 @@ def chosen(told: Record) -> str:
 
 
 SHOWN = {
-    final: ("final", "recent", "spread", "spread-needle"),
+    final: ("final", "final-8000", "recent", "spread", "spread-needle"),
     arms: ("keep", "compute", "defaults-needle", "defaults-others-needle", "ranking-needle"),
     measured: ("votes", "reads", "defaults", "defaults-others", "ranking", "nearby"),
     chosen: ("chosen",),

@@ -1,6 +1,7 @@
 """Hugging Face's store: what transformers' QuantizedCache makes of units, to be compared with."""
 
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar, Literal
 
 import torch
@@ -52,7 +53,7 @@ class HFQuantized(StorePolicy):
         self.require(
             shape.head_dim % self.group_size == 0,
             f"group_size={self.group_size} does not divide the {shape.head_dim} channels of a head, where groups would "
-            "go on in the next unit; use group_size=8",
+            f"go on in the next unit; use group_size={gcd(self.group_size, shape.head_dim)}",
         )
 
     def next_change(self, known: int, prompt: int) -> int | None:

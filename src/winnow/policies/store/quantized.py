@@ -1,6 +1,7 @@
 """KIVI's store: units that stay are held as codes of a few bits, the newest as they came."""
 
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar, Literal
 
 import torch
@@ -79,7 +80,8 @@ class Quantized(StorePolicy):
             group, name = form.group_of(side), "value_group" if side == "values" and self.value_group else "group"
             self.require(
                 channels % group == 0 or form.axis(side) == "channel",
-                f"{name}={group} does not divide the {channels} channels of a head; use {name}=16, or {side}='channel'",
+                f"{name}={group} does not divide the {channels} channels of a head; use {name}={gcd(group, channels)}, "
+                f"or {side}='channel'",
             )
         self.require(
             not self.hadamard or channels & (channels - 1) == 0,
