@@ -123,10 +123,11 @@ def summary(records: list[Record]) -> str:
 def caption(records: list[Record]) -> str:
     """What the README says below the picture."""
     joined, alone, full = _joined(records)
+    single = {each["plan"].partition("(")[0] for each in records if " + " not in each["plan"]} - {"full"}
     return (
-        f"*Every policy alone and plans of several on `needle` at {full['length']:,} tokens, over what each computes, "
-        f"holds and reads; most on {min(len(each['rows']) for each in records if each['rows'])} questions. Number "
-        f"{joined['number']} joins `speed`, `locret` and `slowfast`: {rows_share(joined):.0f} % of the rows, "
+        f"*{len(single)} policies alone and plans of several on `needle` at {full['length']:,} tokens, over what each "
+        f"computes, holds and reads; most on {min(len(each['rows']) for each in records if each['rows'])} questions. "
+        f"Number {joined['number']} joins `speed`, `locret` and `slowfast`: {rows_share(joined):.0f} % of the rows, "
         f"at most {most(memory_share(joined, full), 0)} % of the bytes, {units_share(joined):.0f} % of the units read, "
         f"at a score of {score(joined):.1f} where full attention has {score(full):.1f}, on {len(joined['rows'])} "
         f"questions that it was chosen on. `{ALONE}` alone, number {alone['number']}, holds "

@@ -56,7 +56,8 @@ def told(document: Record) -> str:
         f"kvpress's time per token and holds {ours['cache_bytes'] / MIB:.1f} MiB against "
         f"{theirs['cache_bytes'] / MIB:.1f}: the votes of the units, in float32, are counted, and of no use any more "
         "after the prompt. Random weights say nothing of quality, and this plan's is not measured: arms of "
-        "[frontier](frontier.md) that evict with `snapkv` lose most of what is asked."
+        "[frontier](frontier.md) that evict with `snapkv`, its votes of 32 tokens and pooled over 5, lose most of what "
+        "is asked."
     )
 
 

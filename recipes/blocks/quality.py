@@ -115,14 +115,15 @@ def compared(told: Record) -> str:
     return f"{table(columns, rows)}\n\n{about}"
 
 
-# At most so much of full attention's, for plans of one verb and for those of several; and what a plan may lose there.
-WANTED: dict[str, dict[str, float]] = {
-    "at most 0.6 of the rows": {"rows": 0.6},
-    "at most a quarter of the bytes": {"bytes": 0.25},
-    "at most an eighth of the units": {"units": 0.125},
-    "at most 0.75 of the rows, a quarter of the bytes and an eighth of the units": {
-        "rows": 0.75, "bytes": 0.25, "units": 0.125,
-    },
+# At most so much of full attention's, for plans of one verb and for those of several, and the KL that a plan may have
+# there; and what it may lose of answers.
+WANTED: dict[str, tuple[dict[str, float], float]] = {
+    "at most 0.6 of the rows": ({"rows": 0.6}, 0.08),
+    "at most a quarter of the bytes": ({"bytes": 0.25}, 0.10),
+    "at most an eighth of the units": ({"units": 0.125}, 0.05),
+    "at most 0.75 of the rows, a quarter of the bytes and an eighth of the units": (
+        {"rows": 0.75, "bytes": 0.25, "units": 0.125}, 0.15,
+    ),
 }  # fmt: skip
 MOST, LEAST = -0.02, -0.05
 
@@ -132,22 +133,22 @@ def wanted(told: Record, unseen: Record) -> str:
     scores, windows = by_arm(told["scores"], "task"), by_arm(told["windows"], "domain")
     news = by_arm(unseen["scores"], "task")
 
-    def shown(arm: str) -> str:
+    def shown(arm: str, far: float) -> str:
         kept = all(f[arm]["difference"]["mean"] >= MOST and f[arm]["difference"]["low"] > LEAST for f in (scores, news))
         all_of, new = (ranged(found[arm]["difference"], 1, 100, sign="+") for found in (scores, news))
-        text = f"`{arm}` {all_of}, of the unseen {new}"
-        return f"**{text}**" if kept else text
+        text = f"`{arm}` {all_of}, of the unseen {new}, KL {ranged(windows[arm]['kl'], 3)}"
+        return f"**{text}**" if kept and windows[arm]["kl"]["mean"] <= far else text
 
     def fits(arm: str, most: dict[str, float]) -> bool:
         costs = [found[arm]["costs"] for found in (scores, windows)]
         return all(each[cost] <= share for each in costs for cost, share in most.items())
 
     lines = []
-    for what, most in WANTED.items():
+    for what, (most, far) in WANTED.items():
         plans = [arm for arm in scores if arm != "full" and not arm.startswith(ORACLE)]
         fitting = [arm for arm in plans if (" + " in arm) == (len(most) > 1) and fits(arm, most)]
         best = sorted(fitting, key=lambda arm: -float(scores[arm]["difference"]["mean"]))
-        lines.append(f"- With {what}: {'; '.join(map(shown, best))}.")
+        lines.append(f"- With {what} (KL wanted: at most {far:.2f}): {'; '.join(shown(arm, far) for arm in best)}.")
     return "\n".join(lines)
 
 
@@ -175,6 +176,7 @@ def caption(told: Record, unseen: Record) -> str:
         f"points, of {full['questions']}": lambda row: points(scores[row["arm"]]),
         f"of the {news['full']['questions']} unseen": lambda row: points(news[row["arm"]]),
         "KL": lambda row: ranged(windows[row["arm"]]["kl"], 3),
+        "perplexity, x": lambda row: ranged(windows[row["arm"]]["ratio"], 3),
     }
     return (
         f"*SmolLM2-135M after {full['length']:,} tokens: what {len(plans)} plans lose over what each computes, holds "

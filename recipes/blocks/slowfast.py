@@ -158,7 +158,7 @@ def caption(records: list[Record], runs: dict[str, Record]) -> str:
         "paper's rhythm, with "
         f"`peaks` and `memory=0.9`, {span(read[1], '.0f')} % of it, {rarely[0]} and {rarely[1]}. On Qwen3-0.6B's shape "
         f"after {timed['length']:,} tokens a token takes {timed['ratio_to_full']:.2f} and {again['ratio_to_full']:.2f} "
-        f"of full attention's time in two runs, and {timed['ratio_to_stock']:.3f} of stock "
+        f"of full attention's time in two runs, and in the first of them {timed['ratio_to_stock']:.3f} of stock "
         "transformers' ([tables](docs/results/slowfast.md), [how to use it](docs/slowfast.md)).*"
     )
 

@@ -289,3 +289,24 @@ def test_slowfast():
     assert lost[pretrained.BEFORE, "niah_uuids"]["mean"] < -0.5
     assert lost[pretrained.BEFORE, "niah_uuids"]["high"] < -0.3
     assert all(lost[pretrained.AUTHORS, task]["high"] < -0.1 for task in NEEDLES)
+
+
+def test_at_8000_tokens_what_holds_at_4096_holds():
+    longer, told = read("quality-final-8000.json", "quality-final.json")
+    scores = {row["arm"]: row for row in longer["scores"] if row["task"] == ALL}
+    lost = {arm: row["difference"]["mean"] for arm, row in scores.items()}
+    assert {row["questions"] for row in scores.values()} == {52}
+    fine = [arm for arm, points in lost.items() if abs(points) < 0.02]
+    before = [row["arm"] for row in told["scores"] if row["task"] == ALL and abs(row["difference"]["mean"]) < 0.02]
+    assert set(before) < set(fine)
+    [newer] = set(fine) - set(before)
+    assert newer.startswith("slowfast(budget={1/16}, recent=192, min_gap=32)")
+    assert all(row["difference"]["high"] - row["difference"]["mean"] > 0.05 for row in scores.values())
+    apart = {arm.partition("(")[0]: points for arm, points in lost.items() if points < -0.3}
+    assert sorted(apart) == ["keydiff", "quest", "slowfast"]
+    full = scores["full"]["score"]
+    assert all(1 / 3 < -points / full < 0.8 for points in apart.values())
+    kl, was = (
+        {row["arm"]: row["kl"]["mean"] for row in each["windows"] if row["domain"] == ALL} for each in (longer, told)
+    )
+    assert all(kl[arm] < was[arm] for arm in kl if was[arm] > 0)

@@ -55,7 +55,8 @@ def lazyllm(said: Said) -> list[Claim]:
         (
             "Random drop, static pruning and compression lose far more (Table 1)",
             f"`random_drop` {said['random_drop(keep=0.45)']}; `prompt_compression` "
-            f"{said['prompt_compression(keep=0.45)']}; `static_prune`, ranked as in the paper too, {said[static]}",
+            f"{said['prompt_compression(keep=0.45)']}; `static_prune`, ranked as in the paper too, which "
+            f"evicts what it stops from the layers below as well, {said[static]}",
             "beside the defaults all three lose far more answers. Beside the paper's ranking none does; of text random "
             "drop and compression lose more, static pruning does not",
         ),
