@@ -39,6 +39,8 @@ def test_an_open_model_takes_what_its_directory_holds_now(tmp_path, policy):
     second = logits(llm)
     assert not torch.equal(second, first)
     assert torch.equal(second, logits(LLM(small_model())))
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")  # listed, and not there any more
+    assert torch.equal(logits(llm), second)
     for each in tmp_path.iterdir():
         each.unlink()
     assert torch.equal(logits(llm), second)

@@ -6,7 +6,7 @@ whose linear layers use the kernels for few rows; the model itself stays stock.
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -251,8 +251,12 @@ def _attention(module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: T
 
 def _files(place: str | Path) -> list[tuple[str, int, int]]:
     """Of the files in a directory: what is another when they are written anew. Nothing where it is none."""
-    found = [(each.name, each.stat()) for each in Path(place).glob("*")]
-    return sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)
+    found = []
+    for each in Path(place).glob("*"):
+        with suppress(FileNotFoundError):  # as files are that were written beside others, to replace them
+            stat = each.stat()
+            found.append((each.name, stat.st_mtime_ns, stat.st_size))
+    return sorted(found)
 
 
 AttentionInterface.register(ATTENTION, _attention)
