@@ -103,18 +103,16 @@ def _measured(arms: str, size: str, asked: str = "-m smollm2 -t niah_single") ->
     )
 
 
-def _halves(
-    arms: str, split: str, length: int, asked: dict[str, str], plot: str = "", plans: str | None = None
-) -> tuple[str, ...]:
+def _halves(arms: str, split: str, length: int, asked: dict[str, str], plot: str = "", of: str = "") -> tuple[str, ...]:
     """Two halves of the questions, which two processes may ask at once, and their table."""
-    files = [f"{{work}}/{arms}-{half}.jsonl" for half in asked]
+    files = [f"{{work}}/{arms}{of}-{half}.jsonl" for half in asked]
     return (
         *(
             f"python -m benchmarks quality run {file} --split {split} --data {{data}} -m smollm2 "
-            f"--plans recipes/quality/{plans or arms}.json -l {length} {size} --threads 1"
+            f"--plans recipes/quality/{arms}.json -l {length} {size} --threads 1"
             for file, size in zip(files, asked.values(), strict=True)
         ),
-        f"python -m benchmarks quality table {' '.join(files)} --out docs/results/quality-{arms}.json{plot}",
+        f"python -m benchmarks quality table {' '.join(files)} --out docs/results/quality-{arms}{of}.json{plot}",
     )
 
 
@@ -139,15 +137,15 @@ def _tested(
     windows: int,
     questions: tuple[int, int] = (25, 25),
     picture: bool = True,
-    plans: str | None = None,
+    of: str = "",
 ) -> tuple[str, ...]:
-    """So many questions of each of two tasks and of two others. plans: the arms' file, of another name."""
+    """So many questions of each of two tasks and of two others."""
     asked = {
         "a": f"-n {questions[0]} -w {windows} -t niah_single -t banking77_options",
         "b": f"-n {questions[1]} -w 0 -t niah_multikey -t niah_uuids",
     }
     plot = f" --plot docs/results/quality-{arms}.png" if picture else ""
-    return _halves(arms, "test", length, asked, plot, plans)
+    return _halves(arms, "test", length, asked, plot, of)
 
 
 RESULTS_IN_ORDER = (
@@ -184,7 +182,7 @@ RESULTS_IN_ORDER = (
         "--but-for recipes/quality/records/final-second-a.jsonl --but-for recipes/quality/records/final-second-b.jsonl "
         "--out docs/results/quality-final-unseen.json",
     )),
-    Result("quality-final-8000", 130, _tested("final-8000", 8000, 1, (13, 13), picture=False, plans="final")),
+    Result("quality-final-8000", 130, _tested("final", 8000, 1, (13, 13), picture=False, of="-8000")),
     Result("quality-claims", 150, _tested("claims", 2048, 2)),
     Result("quality-slowfast", 45, _tested("slowfast", 2048, 2, picture=False)),
     Result("tune-smollm2", 11, quoted=("tuning.md", "tune-smollm2.json")),

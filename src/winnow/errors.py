@@ -12,6 +12,10 @@ Messages hold the value seen, the rule, and the way out. ValueError and TypeErro
 inside, such as a kernel, against its docstring; nothing that a user gives ends in one.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class WinnowError(Exception):
     """Base of every error raised on purpose; the command line prints it on one line and exits with 2."""
@@ -47,3 +51,12 @@ def out_of_memory(error: BaseException) -> bool:
     return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
         isinstance(error, RuntimeError) and "not enough memory" in str(error)
     )
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Within, `path` is written: what the operating system says against it becomes an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -301,12 +301,23 @@ def test_at_8000_tokens_what_holds_at_4096_holds():
     assert set(before) < set(fine)
     [newer] = set(fine) - set(before)
     assert newer.startswith("slowfast(budget={1/16}, recent=192, min_gap=32)")
+    tasks = [row for row in longer["scores"] if row["task"] != ALL and row["arm"] in fine]
+    assert max(abs(row["difference"]["mean"]) * row["questions"] for row in tasks) < 1.01
+    low = {arm.partition("(")[0]: row["difference"]["high"] for arm, row in scores.items() if " + " not in arm}
+    assert low["quantized"] < 0
+    [second] = [row for arm, row in scores.items() if arm.endswith("chunk=256)") and " + " in arm]
+    assert second["difference"]["mean"] < -0.05 < 0 < second["difference"]["high"]
     assert all(row["difference"]["high"] - row["difference"]["mean"] > 0.05 for row in scores.values())
     apart = {arm.partition("(")[0]: points for arm, points in lost.items() if points < -0.3}
     assert sorted(apart) == ["keydiff", "quest", "slowfast"]
     full = scores["full"]["score"]
-    assert all(1 / 3 < -points / full < 0.8 for points in apart.values())
+    assert all(0.49 < -points / full < 0.8 for points in apart.values())
     kl, was = (
         {row["arm"]: row["kl"]["mean"] for row in each["windows"] if row["domain"] == ALL} for each in (longer, told)
     )
     assert all(kl[arm] < was[arm] for arm in kl if was[arm] > 0)
+    books, earlier = (
+        {row["arm"]: row["kl"]["mean"] for row in each["windows"] if row["domain"] == "books"}
+        for each in (longer, told)
+    )
+    assert sum(books[arm] > earlier[arm] for arm in books) > len(books) / 2

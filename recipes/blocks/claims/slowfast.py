@@ -58,10 +58,22 @@ def _times(runs: dict[str, Record]) -> list[tuple[str, str, str]]:
         (
             "Several requests share the weights' bytes (Figure 4: batches)",
             f"four sequences of {four[0]['length']:,} tokens yield {four[0]['tokens_of_one']:.2f} times the tokens/s "
-            f"of one, full attention {four[1]['tokens_of_one']:.2f} times; medians of ratios within run c",
+            f"of one, full attention {four[1]['tokens_of_one']:.2f} times; medians of ratios within run c, "
+            f"whose turns give {' and '.join(span(_gains(runs['c'], row), '.2f') for row in four)}",
             "yes",
         ),
     ]
+
+
+def _gains(run: Record, batch: Record) -> list[float]:
+    """A batch's tokens/s over those of a single sequence under the same plan, turn by turn."""
+    [single] = [row for row in run["records"] if row["plan"] == batch["plan"] and row["batch"] == 1]
+    turns = zip(single["steps"], batch["steps"], strict=True)
+    return [batch["batch"] * _per_step(alone) / _per_step(together) for alone, together in turns]
+
+
+def _per_step(turn: list[list[float]]) -> float:
+    return sum(step[0] for step in turn) / len(turn)
 
 
 def _quality(records: list[Record], support: Record) -> list[tuple[str, str, str]]:

@@ -6,8 +6,8 @@ from typing import Any
 from winnow.cli.commands.models import CacheClear, CacheList, Import
 from winnow.cli.deliver import Record, deliver
 from winnow.cli.tables import Column, table_of
-from winnow.cli.terminal import converting, size, writing
-from winnow.errors import InputError
+from winnow.cli.terminal import converting, size
+from winnow.errors import InputError, writing
 from winnow.models.gguf.cache import cache_home, clear, entries
 from winnow.models.gguf.load import import_gguf
 from winnow.runtime.loading import gguf_file

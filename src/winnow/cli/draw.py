@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from winnow.cli.terminal import writing
+from winnow.errors import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cyclopts import ArgumentCollection
 
-from winnow.errors import InputError, MissingExtraError
+from winnow.errors import InputError, MissingExtraError, writing
 
 PICTURES = ("--plot", "--retained")
 
@@ -27,11 +27,8 @@ def check_outputs(arguments: ArgumentCollection) -> None:
 def check_writable(path: Path) -> None:
     """Raise InputError where the file cannot be written; a new one is not left behind."""
     new = not path.exists()
-    try:
-        with path.open("ab"):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    with writing(path), path.open("ab"):
+        pass
     if new:
         path.unlink()
 

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from winnow.errors import InputError
+from winnow.errors import writing
 
 Some = TypeVar("Some")
 PLAIN_WIDTH = 140  # columns where the output is a file or a pipe
@@ -45,15 +45,6 @@ def write_text(path: Path, text: str) -> None:
     """Raises InputError where the file cannot be written, such as on a full disk."""
     with writing(path):
         path.write_bytes(text.encode())  # encoded before what is there is gone
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Within, `path` is written: what the operating system says against it becomes an InputError."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _json(document: dict[str, Any] | list[Any]) -> str:

@@ -1,13 +1,12 @@
 """What has been measured, in memory and, line by line, in a file from which a later run goes on."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import InputError
+from winnow.errors import InputError, writing
 from winnow.evaluation.evaluate import Case
 from winnow.models.files import replace_text
 from winnow.runtime.adapters import fingerprint
@@ -42,7 +41,7 @@ class Ledger:
             raise InputError(f"{path} is no state of this command; name another file with --state")
         self._read(path, whole.split("\n")[:-1], about)
         if whole != text or not whole:
-            with _writing(path):
+            with writing(path):
                 replace_text(path, whole or _line(about))
 
     def __len__(self) -> int:
@@ -59,7 +58,7 @@ class Ledger:
         new = (measurement.plan, measurement.prompt) not in self._known
         self._known[measurement.plan, measurement.prompt] = measurement
         if new and self._path is not None:
-            with _writing(self._path), self._path.open("a", encoding="utf-8") as file:
+            with writing(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(_line(asdict(measurement)))
 
     def _read(self, path: Path, lines: list[str], about: dict[str, Any]) -> None:
@@ -97,14 +96,6 @@ def _same(path: Path, found: Any, wanted: dict[str, Any]) -> None:
         if found.get(name) != value:
             what = f"other {name}" if name == "prompts" else f"{name}={found.get(name)}, not {value}"
             raise InputError(f"{path} was written for {what}; name another file, or remove it to begin anew")
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _line(row: dict[str, Any]) -> str:
