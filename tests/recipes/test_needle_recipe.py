@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 config = pytest.importorskip("recipes.needle.config")
+from recipes.needle.__main__ import until  # noqa: E402
 from recipes.needle.export import export, load  # noqa: E402
 from recipes.needle.mixture import ANSWER, Mixture, stretched_positions  # noqa: E402
 from recipes.needle.model import TrainingForward, build_model  # noqa: E402
@@ -59,6 +60,13 @@ def test_a_second_call_goes_on_where_the_first_stopped(run):
     after = torch.load(run.out / "checkpoint.pt", weights_only=True)
     assert after["place"]["step"] == before["place"]["step"] + 1
     assert after["place"]["tokens"] == before["place"]["tokens"] + 512
+
+
+def test_a_course_that_ends_early_has_the_stages_before_and_a_rate_that_falls():
+    short = until("2048")
+    assert short[:-1] == config.STAGES[:4]
+    assert short[-1] == replace(config.STAGES[4], lr_end=short[-1].lr / 40)
+    assert short[-1].lr_end < config.STAGES[4].lr_end / 10
 
 
 def test_training_forward_is_the_stock_forward_and_sees_across_gaps():
