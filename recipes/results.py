@@ -184,6 +184,7 @@ RESULTS_IN_ORDER = (
         "--out docs/results/quality-final-unseen.json",
     )),
     Result("quality-final-8000", 130, _tested("final", 8000, 1, (13, 13), picture=False, of="-8000")),
+    Result("quality-survey", 20, quoted=("results/quality.md", "quality-survey.json")),
     Result("quality-claims", 150, _tested("claims", 2048, 2)),
     Result("quality-slowfast", 45, _tested("slowfast", 2048, 2, picture=False)),
     Result("tune-smollm2", 11, quoted=("tuning.md", "tune-smollm2.json")),

@@ -209,6 +209,19 @@ def _by_task(scores: list[Record]) -> dict[str, Column]:
     return {f"`{task}`": of(task) for task in dict.fromkeys(row["task"] for row in scores) if task != ALL}
 
 
+def survey(told: Record) -> str:
+    """A row per task: what each arm answered."""
+    cells = {(row["task"], row["arm"]): row for row in told["scores"]}
+    tasks = [task for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL]
+    plans = list(dict.fromkeys(row["arm"] for row in told["scores"]))
+    columns: dict[str, Column] = {"task": code("task")}
+    columns |= {f"`{arm}`, %": (lambda row, arm=arm: _answered(cells[row["task"], arm])) for arm in plans}
+    columns["questions"] = lambda row: str(cells[row["task"], plans[0]]["questions"])
+    first = told["headers"][0]
+    about = f"{first['model']}, {first['split']}, {told['scores'][0]['length']:,} tokens."
+    return f"{table(columns, [{'task': task} for task in tasks])}\n\n{about}"
+
+
 def only(*policies: str) -> Callable[[Record], str]:
     """The table of full attention and of the plans that begin with one of these policies."""
 
@@ -264,6 +277,7 @@ SHOWN = {
     arms: ("keep", "compute", "defaults-needle", "defaults-others-needle", "ranking-needle"),
     measured: ("votes", "reads", "defaults", "defaults-others", "ranking", "nearby"),
     chosen: ("chosen",),
+    survey: ("survey",),
 }
 BLOCKS = {
     f"quality-{name}": Block(shown, (f"quality-{name}.json",)) for shown, names in SHOWN.items() for name in names
