@@ -184,9 +184,21 @@ RESULTS_IN_ORDER = (
         "--out docs/results/quality-final-unseen.json",
     )),
     Result("quality-final-8000", 130, _tested("final", 8000, 1, (13, 13), picture=False, of="-8000")),
+    Result("quality-final-later", 60, _tested("final-later", 4096, 4, picture=False)),
+    Result("quality-final-needle", 40, quoted=("results/quality.md", "quality-final-needle.json")),
+    Result("quality-final-other", 110, (
+        "python -m recipes.needle --corpus {corpus} --out recipes/needle/run --seed 7 --layers 6 --until 4096 "
+        "--processes 1 --step-tokens 4096",
+        "winnow diagnose needles -m recipes/needle/run/model --weights dense --threads 1 -t passkey -t number -t kv "
+        "-t multi_needle -l 4096 -n 6 --seed 777 --out docs/results/needles-other.json",
+        "python -m benchmarks quality run {work}/final-other.jsonl --split test --data {data} "
+        "-m recipes/needle/run/model --plans recipes/quality/final-other.json -l 4096 -n 25 -w 4 -t passkey -t number "
+        "-t kv -t multi_needle --threads 1 --out docs/results/quality-final-other.json",
+    )),
     Result("quality-survey", 20, quoted=("results/quality.md", "quality-survey.json")),
     Result("quality-claims", 150, _tested("claims", 2048, 2)),
     Result("quality-slowfast", 45, _tested("slowfast", 2048, 2, picture=False)),
+    Result("quality-slowfast-budget", 40, _tested("slowfast-budget", 4096, 4, picture=False)),
     Result("tune-smollm2", 11, quoted=("tuning.md", "tune-smollm2.json")),
     Result("quality-votes", 35, _quality("votes", "-n 10 -w 1")),
     Result("quality-reads", 20, _quality("reads", "-n 10 -w 1")),
@@ -197,6 +209,8 @@ RESULTS_IN_ORDER = (
     Result("quality-nearby", 45, _quality("nearby", "-n 6 -w 1", ON_FOUR)),
     Result("quality-spread", 40, _quality("spread", "-n 8 -w 1", ON_COPIES, length=2048)),
     Result("quality-spread-needle", 8, _quality("spread-needle", "-n 20 -w 1", ON_NEEDLE, length=2048)),
+    Result("quality-above", 18, _quality("above", "-n 6 -w 2", ON_FOUR, length=2048)),
+    Result("quality-above-test", 30, quoted=("results/quality.md", "quality-above-test.json")),
     Result("quality-ranking", 40, _quality("ranking", "-n 6 -w 1")),
     Result("quality-ranking-needle", 14, _quality("ranking", "-n 20 -w 0", ON_NEEDLE, "-needle")),
     Result("quality-keep", 20, _quality("keep")),

@@ -148,6 +148,7 @@ def needles(told: Record) -> str:
 
 BLOCKS = {
     "diagnose-needles": Block(needles, ("needles-smollm2.json",)),
+    "diagnose-needles-other": Block(needles, ("needles-other.json",)),
     "diagnose-layers": Block(layers, ("speed-diagnose.json",)),
     "diagnose-cutoff": Block(cutoff, ("speed-diagnose.json",)),
     "diagnose-told": Block(told, ("speed-diagnose.json",)),

@@ -273,7 +273,19 @@ def chosen(told: Record) -> str:
 
 
 SHOWN = {
-    final: ("final", "final-8000", "recent", "spread", "spread-needle"),
+    final: (
+        "final",
+        "final-8000",
+        "final-later",
+        "final-needle",
+        "final-other",
+        "slowfast-budget",
+        "recent",
+        "above",
+        "above-test",
+        "spread",
+        "spread-needle",
+    ),
     arms: ("keep", "compute", "defaults-needle", "defaults-others-needle", "ranking-needle"),
     measured: ("votes", "reads", "defaults", "defaults-others", "ranking", "nearby"),
     chosen: ("chosen",),

@@ -321,3 +321,121 @@ def test_at_8000_tokens_what_holds_at_4096_holds():
         for each in (longer, told)
     )
     assert sum(books[arm] > earlier[arm] for arm in books) > len(books) / 2
+
+
+def over_all(told):
+    """By arm: points from full attention, KL."""
+    lost = {row["arm"]: row["difference"] for row in told["scores"] if row["task"] == ALL}
+    return lost, {row["arm"]: row["kl"] for row in told["windows"] if row["domain"] == ALL}
+
+
+def test_a_first_gate_at_a_share_of_the_layers_does_not_carry_over_and_one_that_is_measured_does():
+    needle, other, found = read("quality-final-needle.json", "quality-final-other.json", "needles-other.json")
+    ranking = ("lazyllm", "static_prune(keep=0.44)", "fastkv(keep=0.44, layer=2, window=1024)")
+    gate = found["first"]["layer"] + 1
+    measured = [
+        f"lazyllm(layers=[{gate}, 4, 5], cumulative=[0.25, 0.2, 0.1])", f"static_prune(keep=0.19, layers={gate})",
+        f"fastkv(keep=0.19, layer={gate}, window=400)",
+    ]  # fmt: skip
+    lost, kl = over_all(other)
+    scores = {row["arm"]: row for row in other["scores"] if row["task"] == ALL}
+    assert {row["questions"] for row in scores.values()} == {100}
+    assert all(scores[arm]["score"] < 0.5 < scores["full"]["score"] for arm in ranking)
+    assert all(lost[arm]["mean"] >= 0 for arm in measured)
+    assert all(0.59 < scores[arm]["costs"]["rows"] < 0.61 for arm in measured)
+    nearest = sorted((each["mean"], arm) for arm, each in kl.items() if arm != "full")
+    assert {arm for _, arm in nearest[:2]} == {measured[0], measured[2]}
+    before, _ = over_all(needle)
+    assert all(before[arm]["low"] > -0.05 for arm in ranking)
+    slowfast = "slowfast(budget={1/16}, recent=192, min_gap=32)"
+    assert all(each["sketch(budget={5/64})"]["mean"] > -0.02 for each in (before, lost))
+    assert lost[slowfast]["mean"] > -0.01
+    of_task = {row["task"]: row["score"] for row in needle["scores"] if row["arm"] == slowfast}
+    assert 25 * of_task.pop("passkey") == pytest.approx(22)
+    assert min(of_task.values()) > 0.9
+    pairs = [
+        row["difference"]["mean"] for told in (needle, other) for row in told["scores"]
+        if row["task"] == "kv" and row["arm"].startswith("quantized")
+    ]  # fmt: skip
+    assert max(pairs) < -0.1
+    above = [arm for arm in lost if arm.startswith(("speed", "pop"))]
+    assert all(each[arm]["mean"] > -0.03 for each in (before, lost) for arm in above)
+    moved = {arm.partition("(")[0]: kl[arm]["mean"] for arm in measured}
+    assert moved["static_prune"] > kl["static_prune(keep=0.44)"]["mean"]
+    loses = [arm for arm in lost if arm.startswith(("keydiff", "snapkv", "h2o", "quest")) or "alpha_fair" in arm]
+    assert len(loses) == 5
+    assert all(each[arm]["high"] < -0.1 for each in (before, lost) for arm in loses)
+
+
+def test_slow_fast_reading_as_it_is_now_answers_as_full_attention_does_and_trained_heads_keep_no_uuid():
+    [told] = read("quality-final-later.json")
+    lost, kl = over_all(told)
+    right = {(row["arm"].partition("(")[0], row["task"]): row["score"] for row in told["scores"]}
+    [slowfast], [locret] = ([arm for arm in lost if arm.startswith(name)] for name in ("slowfast", "locret"))
+    assert lost[slowfast]["low"] < 0 < lost[slowfast]["high"]
+    assert abs(lost[slowfast]["mean"]) < 0.02
+    assert [25 * right[arm, "niah_uuids"] for arm in ("slowfast", "full")] == [17, 19]
+    windows = {row["arm"]: row["costs"] for row in told["windows"] if row["domain"] == ALL}
+    assert windows[slowfast]["units"] <= 0.125
+    assert windows[locret]["bytes"] <= 0.25
+    assert kl[locret]["low"] < 0.1 < kl[locret]["high"]
+    assert right["locret", "niah_single"] == right["full", "niah_single"]
+    assert right["locret", "niah_uuids"] == 0
+    assert 0.45 < right["locret", "niah_multikey"] / right["full", "niah_multikey"] < 0.6
+    assert right["locret", "banking77_options"] < right["full", "banking77_options"] - 0.2
+    [was] = [
+        row["kl"] for row in read("quality-final.json")[0]["windows"] if (row["arm"], row["domain"]) == (slowfast, ALL)
+    ]
+    assert abs(kl[slowfast]["mean"] - was["mean"]) < 0.02 < 0.05 < kl[slowfast]["low"]
+
+
+def test_above_a_cutoff_what_matters_is_worth_more_than_the_end_and_costs_less_than_all():
+    [told] = read("quality-above.json")
+    lost, kl = over_all(told)
+    end, pop, both = (
+        "speed(cutoff=23, decode_from='last:256')",
+        "pop(cutoff=23)",
+        "fastkv(keep=0.125, layer=23, window=128)",
+    )
+    costs = {row["arm"]: row["costs"] for row in told["windows"] if row["domain"] == ALL}
+    assert costs[both]["rows"] == pytest.approx(costs[end]["rows"], abs=0.002)
+    assert costs[both]["bytes"] == pytest.approx(costs[end]["bytes"], abs=0.002)
+    assert costs[pop]["bytes"] > 1.2 * costs[both]["bytes"]
+    assert lost[end]["high"] < 0 <= lost[both]["mean"]
+    assert lost[both]["mean"] >= lost[pop]["mean"]
+    assert kl[both]["mean"] < kl[pop]["mean"]
+    assert kl[end]["low"] < kl[both]["mean"] < kl[end]["high"]
+    assert lost["fastkv(keep=0.0625, layer=23, window=64)"]["high"] < 0
+    ends = [f"fastkv(keep=0.125, layer=23, window={window})" for window in (64, 128, 192)]
+    assert [kl[arm]["mean"] for arm in ends] == sorted((kl[arm]["mean"] for arm in ends), reverse=True)
+    assert lost[ends[2]]["mean"] < -0.1 < 0 <= lost[ends[0]]["mean"]
+    tested, trained = read("quality-above-test.json", "quality-taught.json")
+    points, far = over_all(tested)
+    two = (both, "fastkv(keep=0.1875, layer=23, window=256)")
+    assert all(points[arm]["low"] > -0.05 for arm in two)
+    assert points[end]["high"] < -0.05
+    of_task = {(row["arm"], row["task"]): row["difference"]["mean"] for row in tested["scores"]}
+    assert all(of_task[arm, "niah_multikey"] > 0.2 > 0 > of_task[arm, "banking77_options"] for arm in two)
+    assert all(far[arm]["mean"] < far[pop]["mean"] for arm in two)
+    [adapter] = [
+        row
+        for row in trained["windows"]
+        if row["domain"] == ALL and row["arm"].endswith("smollm2-speed-23") and "last:256" in row["arm"]
+    ]
+    assert all(far[arm]["high"] < adapter["kl"]["mean"] for arm in two)
+    ratio = {row["arm"]: row["ratio"]["mean"] for row in tested["windows"] if row["domain"] == ALL}
+    assert ratio[two[0]] > ratio[pop] > adapter["ratio"]["mean"]
+    assert (round(adapter["kl"]["mean"], 3), round(adapter["ratio"]["mean"], 3)) == (0.130, 1.058)
+    uuids = {row["arm"]: row["score"] for row in tested["scores"] if row["task"] == "niah_uuids"}
+    assert all(uuids[arm] >= uuids["full"] for arm in two)
+
+
+def test_a_budget_of_the_authors_does_not_bring_the_needles_back():
+    [told] = read("quality-slowfast-budget.json")
+    lost, _ = over_all(told)
+    theirs, ours = pretrained.THEIRS, pretrained.BUDGET
+    needles = {row["arm"]: row["costs"]["units"] for row in told["scores"] if row["task"] == ALL}
+    assert all(0.45 < needles[arm] < 0.75 for arm in (theirs, ours))
+    of_task = {(row["arm"], row["task"]): row["difference"] for row in told["scores"]}
+    assert all(of_task[theirs, task]["high"] < -0.1 for task in NEEDLES)
+    assert abs(lost[ours]["mean"]) < 0.03

@@ -105,7 +105,7 @@ def _quality(records: list[Record], support: Record) -> list[tuple[str, str, str
             f"slow steps every four, {alone(f'{AUTHORS}, rarely', CODES)} and {alone(f'{AUTHORS}, rarely', PAIRS)} in "
             "the authors' rhythm: its suppression of neighbours takes away what an answer that is copied reads next. "
             "Its budgets in the paper are thousands of units, and 16 prompt rows select, where 128 do here",
-            "no, at these budgets and tasks; for the authors' bootstrap and trigger see "
+            "no, at these budgets and tasks; for the authors' bootstrap, trigger and budget see "
             "[below](#slow-fast-inference-on-a-pre-trained-model)",
         ),
         (

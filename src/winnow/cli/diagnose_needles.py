@@ -83,7 +83,7 @@ def advice(found: Needles) -> str:
         f"Layer {layer} is the first to find it: {_percent(shares[vote].most)} % of the tokens are enough in "
         f"{100 * MOST:g} % of the prompts. Other text takes more; to try, with what costs allow to keep: fastkv(keep="
         f"0.4, layer={layer + 1}, window={voters}, kernel={found.ranks.kernel}, before={found.ranks.before}, {how}"
-        f"{alone})"
+        f"{alone}); for static_prune that is layers={layer + 1}, for lazyllm the first of its layers"
     )
 
 

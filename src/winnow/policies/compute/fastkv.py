@@ -21,7 +21,8 @@ class FastKV(ComputePolicy):
 
     keep: share of the prompt tokens that go on, (0, 1]; rounded up, the window's among them.
     layer: the first layer that does not see them all, 1 to the model's last; None: half of the layers, or next to that
-        one above a layer that sees the whole prompt.
+        one above a layer that sees the whole prompt. In fewer less is computed, where they find what a question asks
+        for: `winnow diagnose needles` measures it.
     window: last prompt tokens, which always go on; at least one.
     kernel: tokens that votes are pooled over, an odd count. 1: none. before: how many of them share the vote of one
         that they stand before, at most half; the others stand behind it, as what is asked for follows the words that a

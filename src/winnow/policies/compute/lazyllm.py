@@ -32,7 +32,8 @@ class LazyLLM(ComputePolicy):
 
     layers: pruning layers, ascending, 1 to the model's last. On entering one, the tokens still active are ranked by the
         attention that is paid them below, as the mean over query heads. None: a quarter, half and three quarters into
-        the model.
+        the model. Whether the layers below the first find what a question asks for differs by model: `winnow diagnose
+        needles` measures it.
     keep: share of the survivors that go on at each pruning layer, (0, 1]; one number serves all. None: as many as are
         0.45, 0.4 and 0.35 of the prompt.
     cumulative: instead of keep, the same as shares of the whole prompt, which may not grow.

@@ -21,7 +21,8 @@ class StaticPrune(ComputePolicy):
 
     keep: share of the prompt tokens before the last that go on, (0, 1]; rounded up, at least one.
     layers: how many of the first layers compute the whole prompt and rank it, 1 to one less than the model has. None: a
-        quarter of them, the last of which sees the whole prompt where any does.
+        quarter of them, the last of which sees the whole prompt where any does. How many find what a question asks for
+        differs by model: `winnow diagnose needles` measures it.
     kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and of its
         neighbours before the last token. 1: none. before: how many share the rank of one that they stand before, at
         most half; the others stand behind it, as what is asked for follows the words that a question finds.
