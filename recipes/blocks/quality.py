@@ -13,9 +13,8 @@ def arms(told: Record) -> str:
     """A row per arm: what it answered of each task, and what it cost."""
     rows = [row for row in told["scores"] if row["task"] == ALL]
     cells = {(row["arm"], row["task"]): row for row in told["scores"]}
-    tasks = [task for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL]
     columns: dict[str, Column] = {"plan": code("arm")}
-    columns |= {f"`{task}`, right": _right(cells, task) for task in tasks}
+    columns |= {f"`{task}`, right": _right(cells, task) for task in _tasks(told)}
     columns |= {"points (95 %)": marked}
     columns |= {cost: _share(cost) for cost in ("rows", "bytes", "units")}
     first = told["headers"][0]
@@ -25,6 +24,11 @@ def arms(told: Record) -> str:
         "decode steps: of full attention's. *: so few questions choose a setting; they measure no plan."
     )
     return f"{table(columns, rows)}\n\n{about}"
+
+
+def _tasks(told: Record) -> list[str]:
+    """In the order in which they were asked."""
+    return [task for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL]
 
 
 def _right(cells: dict[tuple[str, str], Record], task: str) -> Column:
@@ -57,13 +61,13 @@ def measured(told: Record, by_task: bool = False) -> str:
     if scores:
         columns |= {"right, %": _of_answers(_answered), "points (95 %)": _of_answers(marked)}
     if by_task:
-        columns |= _by_task(told["scores"])
+        columns |= _by_task(told)
     columns |= {"KL (95 %)": lambda row: ranged(row["kl"], 3), "perplexity, x": lambda row: ranged(row["ratio"], 3)}
     after = ("after",) if any(row["costs"].get("after") is not None for row in rows) else ()
     columns |= {cost: _share(cost) for cost in ("rows", "bytes", *after, "held", "units")}
     first, windows = told["headers"][0], max(row["windows"] for row in rows)
     asked = span((row["questions"] for row in scores.values()), "d") if scores else ""
-    tasks = ", ".join(f"`{task}`" for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL)
+    tasks = ", ".join(f"`{task}`" for task in _tasks(told))
     about = f"{first['model']}, {first['split']}, {rows[0]['length']:,} tokens; {windows} windows of real text, "
     about += f"{first['fed']} tokens after each; "
     if asked:
@@ -86,7 +90,7 @@ def unseen(told: Record) -> str:
     """Answers alone, of the questions that no arm had been asked before."""
     scores = by_arm(told["scores"], "task")
     columns: dict[str, Column] = {"plan": code("arm"), "right, %": _answered, "points (95 %)": marked}
-    columns |= _by_task(told["scores"])
+    columns |= _by_task(told)
     first, asked = told["headers"][0], scores["full"]["questions"]
     about = (
         f"{first['model']}, {first['split']}, {scores['full']['length']:,} tokens; {asked} questions; points: from "
@@ -191,9 +195,9 @@ def caption(told: Record, unseen: Record) -> str:
     )
 
 
-def _by_task(scores: list[Record]) -> dict[str, Column]:
+def _by_task(told: Record) -> dict[str, Column]:
     """Points from full attention's score; of full attention, its own."""
-    cells = {(row["arm"], row["task"]): row for row in scores}
+    cells = {(row["arm"], row["task"]): row for row in told["scores"]}
 
     def of(task: str) -> Column:
         def shown(row: Record) -> str:
@@ -206,20 +210,19 @@ def _by_task(scores: list[Record]) -> dict[str, Column]:
 
         return shown
 
-    return {f"`{task}`": of(task) for task in dict.fromkeys(row["task"] for row in scores) if task != ALL}
+    return {f"`{task}`": of(task) for task in _tasks(told)}
 
 
 def survey(told: Record) -> str:
     """A row per task: what each arm answered."""
     cells = {(row["task"], row["arm"]): row for row in told["scores"]}
-    tasks = [task for task in dict.fromkeys(row["task"] for row in told["scores"]) if task != ALL]
     plans = list(dict.fromkeys(row["arm"] for row in told["scores"]))
     columns: dict[str, Column] = {"task": code("task")}
     columns |= {f"`{arm}`, %": (lambda row, arm=arm: _answered(cells[row["task"], arm])) for arm in plans}
     columns["questions"] = lambda row: str(cells[row["task"], plans[0]]["questions"])
     first = told["headers"][0]
     about = f"{first['model']}, {first['split']}, {told['scores'][0]['length']:,} tokens."
-    return f"{table(columns, [{'task': task} for task in tasks])}\n\n{about}"
+    return f"{table(columns, [{'task': task} for task in _tasks(told)])}\n\n{about}"
 
 
 def only(*policies: str) -> Callable[[Record], str]:

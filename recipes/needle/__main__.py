@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def until(name: str) -> tuple[Stage, ...]:
-    """The stages up to `name`, whose rate falls to a fortieth, as those that end the whole course do."""
+    """The stages up to `name`, whose rate falls to a fortieth: the whole course ends at a low rate too."""
     stages = STAGES[: [s.name for s in STAGES].index(name) + 1]
     return (*stages[:-1], replace(stages[-1], lr_end=stages[-1].lr / 40))
 

@@ -323,10 +323,10 @@ def test_at_8000_tokens_what_holds_at_4096_holds():
     assert sum(books[arm] > earlier[arm] for arm in books) > len(books) / 2
 
 
-def over_all(told):
-    """By arm: points from full attention, KL."""
-    lost = {row["arm"]: row["difference"] for row in told["scores"] if row["task"] == ALL}
-    return lost, {row["arm"]: row["kl"] for row in told["windows"] if row["domain"] == ALL}
+def points_and_kl(told):
+    """From full attention, by arm."""
+    said = pretrained.Said(told)
+    return {a: row["difference"] for a, row in said.scores.items()}, {a: row["kl"] for a, row in said.windows.items()}
 
 
 def test_a_first_gate_at_a_share_of_the_layers_does_not_carry_over_and_one_that_is_measured_does():
@@ -337,7 +337,7 @@ def test_a_first_gate_at_a_share_of_the_layers_does_not_carry_over_and_one_that_
         f"lazyllm(layers=[{gate}, 4, 5], cumulative=[0.25, 0.2, 0.1])", f"static_prune(keep=0.19, layers={gate})",
         f"fastkv(keep=0.19, layer={gate}, window=400)",
     ]  # fmt: skip
-    lost, kl = over_all(other)
+    lost, kl = points_and_kl(other)
     scores = {row["arm"]: row for row in other["scores"] if row["task"] == ALL}
     assert {row["questions"] for row in scores.values()} == {100}
     assert all(scores[arm]["score"] < 0.5 < scores["full"]["score"] for arm in ranking)
@@ -345,7 +345,7 @@ def test_a_first_gate_at_a_share_of_the_layers_does_not_carry_over_and_one_that_
     assert all(0.59 < scores[arm]["costs"]["rows"] < 0.61 for arm in measured)
     nearest = sorted((each["mean"], arm) for arm, each in kl.items() if arm != "full")
     assert {arm for _, arm in nearest[:2]} == {measured[0], measured[2]}
-    before, _ = over_all(needle)
+    before, _ = points_and_kl(needle)
     assert all(before[arm]["low"] > -0.05 for arm in ranking)
     slowfast = "slowfast(budget={1/16}, recent=192, min_gap=32)"
     assert all(each["sketch(budget={5/64})"]["mean"] > -0.02 for each in (before, lost))
@@ -369,7 +369,7 @@ def test_a_first_gate_at_a_share_of_the_layers_does_not_carry_over_and_one_that_
 
 def test_slow_fast_reading_as_it_is_now_answers_as_full_attention_does_and_trained_heads_keep_no_uuid():
     [told] = read("quality-final-later.json")
-    lost, kl = over_all(told)
+    lost, kl = points_and_kl(told)
     right = {(row["arm"].partition("(")[0], row["task"]): row["score"] for row in told["scores"]}
     [slowfast], [locret] = ([arm for arm in lost if arm.startswith(name)] for name in ("slowfast", "locret"))
     assert lost[slowfast]["low"] < 0 < lost[slowfast]["high"]
@@ -391,7 +391,7 @@ def test_slow_fast_reading_as_it_is_now_answers_as_full_attention_does_and_train
 
 def test_above_a_cutoff_what_matters_is_worth_more_than_the_end_and_costs_less_than_all():
     [told] = read("quality-above.json")
-    lost, kl = over_all(told)
+    lost, kl = points_and_kl(told)
     end, pop, both = (
         "speed(cutoff=23, decode_from='last:256')",
         "pop(cutoff=23)",
@@ -410,7 +410,7 @@ def test_above_a_cutoff_what_matters_is_worth_more_than_the_end_and_costs_less_t
     assert [kl[arm]["mean"] for arm in ends] == sorted((kl[arm]["mean"] for arm in ends), reverse=True)
     assert lost[ends[2]]["mean"] < -0.1 < 0 <= lost[ends[0]]["mean"]
     tested, trained = read("quality-above-test.json", "quality-taught.json")
-    points, far = over_all(tested)
+    points, far = points_and_kl(tested)
     two = (both, "fastkv(keep=0.1875, layer=23, window=256)")
     assert all(points[arm]["low"] > -0.05 for arm in two)
     assert points[end]["high"] < -0.05
@@ -432,7 +432,7 @@ def test_above_a_cutoff_what_matters_is_worth_more_than_the_end_and_costs_less_t
 
 def test_a_budget_of_the_authors_does_not_bring_the_needles_back():
     [told] = read("quality-slowfast-budget.json")
-    lost, _ = over_all(told)
+    lost, _ = points_and_kl(told)
     theirs, ours = pretrained.THEIRS, pretrained.BUDGET
     needles = {row["arm"]: row["costs"]["units"] for row in told["scores"] if row["task"] == ALL}
     assert all(0.45 < needles[arm] < 0.75 for arm in (theirs, ours))
