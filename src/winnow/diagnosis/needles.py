@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from winnow.diagnosis.patterns import look_at
+from winnow.engine.whole import look_at
 from winnow.errors import InputError
 from winnow.evaluation.evaluate import Case, Progress, cases, silent
 from winnow.policies.compute.nearby import best_nearby
@@ -152,19 +152,14 @@ def _searched(llm: LLM, case: Case, places: list[int], ranks: Ranks, progress: P
         votes["all"] = torch.maximum(best, votes["max"], out=best)
         shares[piece.layer] = {vote: needed(each, places, ranks) for vote, each in votes.items()}
 
-    look_at(llm, case.ids, look)
+    look_at(llm.decoder, case.ids, look)
     progress(len(case.ids))
     return Needle(case.task, len(case.ids), tuple(shares))
 
 
 def _votes(piece: Piece, voters: int) -> dict[str, Tensor]:
     """By the name of a vote, [units] float32 each."""
-    rows = min(voters, piece.rows)
-    logits = piece.logits(piece.queries[:, -rows:])
-    if piece.softcap is not None:
-        logits = piece.softcap * (logits / piece.softcap).tanh()
-    seen = torch.ones(rows, piece.units, dtype=torch.bool, device=logits.device).tril(piece.units - rows)
-    weights = logits.masked_fill(~seen, float("-inf")).softmax(-1)  # [q_heads, rows, units]
+    weights = piece.attention(voters)
     return {"last": weights[:, -1].mean(0), "mean": weights.mean((0, 1)), "max": weights.amax(1).mean(0)}
 
 

@@ -7,12 +7,9 @@ attention over one text, and of each candidate the attention that falls on what 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
-from winnow.engine.job import Job, run
-from winnow.engine.services import admit
+from winnow.engine.whole import look_at
 from winnow.errors import InputError
-from winnow.kernels.sparse import Cells
 from winnow.plan import Plan
 from winnow.policies.prefill.base import Piece
 from winnow.policies.prefill.minference import MInference, Pattern
@@ -56,35 +53,10 @@ def search_patterns(
         best[piece.layer] = _best(piece, tried, first)
         progress(1)
 
-    look_at(llm, ids, search)
+    look_at(llm.decoder, ids, search)
     layers = [[pattern for pattern, _ in heads] for heads in best]
     shares = [[round(share, 4) for _, share in heads] for heads in best]
     return HeadPatterns.of(llm.model, layers, shares, {"tokens": len(ids)})
-
-
-def look_at(llm: LLM, ids: list[int], look: Callable[[Piece], None]) -> None:
-    """Compute a text in one piece, under full attention, and show what every layer without a window makes of it.
-
-    Raises InputError before any work where there is no such layer.
-    """
-    if None not in llm.decoder.shape.windows:
-        raise InputError("every layer of the model has a window, so none of them looks through a whole text")
-    state, prompt = admit(llm.decoder, llm.tokenizer, Plan(), ids, 0, len(ids))
-
-    def chooser(piece: Piece) -> Cells:
-        look(piece)
-        return piece.everything(MInference.block)
-
-    state.chooser = chooser
-    try:
-        run(llm.decoder, [_Searched(state, prompt)], len(prompt))
-    finally:
-        state.release()
-
-
-class _Searched(Job):
-    def take(self, logits: Tensor) -> None:
-        """What follows the text is not asked."""
 
 
 def _best(piece: Piece, tried: list[Pattern], first: int) -> list[tuple[Pattern, float]]:

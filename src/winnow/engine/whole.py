@@ -1,13 +1,18 @@
-"""A whole text under full attention: every row's hidden state, and how surprising its tokens are."""
+"""A whole text under full attention: hidden states of all its rows, how surprising tokens are, what layers look at."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from winnow.engine.job import Job, step
+from winnow.errors import InputError
+from winnow.kernels.sparse import Cells
 from winnow.plan import Plan
+from winnow.policies.prefill.base import Piece
+from winnow.policies.prefill.minference import MInference
 from winnow.runtime.decoder import Decoder
+from winnow.runtime.forward import walk
 from winnow.runtime.observer import Observer
 from winnow.runtime.sequence import new_sequence
 from winnow.runtime.surprisal import surprisal_of
@@ -42,3 +47,28 @@ def surprisals(decoder: Decoder, ids: list[int], chunk: int) -> Iterator[Tensor]
     following = [torch.tensor(ids[at : at + chunk], device=decoder.device) for at in range(1, len(ids), chunk)]
     for hidden, tokens in zip(forward_pass(decoder, ids[:-1], chunk), following, strict=True):
         yield surprisal_of(decoder, hidden, tokens)
+
+
+def look_at(decoder: Decoder, ids: list[int], look: Callable[[Piece], bool | None]) -> None:
+    """Compute a text in one piece, under full attention, and show what every layer without a window makes of it.
+
+    look: returns True where it has seen enough, and the layers above are not computed. Raises InputError before any
+    work where there is no such layer.
+    """
+    if None not in decoder.shape.windows:
+        raise InputError("every layer of the model has a window, so none of them looks through a whole text")
+    state, enough = new_sequence(decoder, Plan(), len(ids), len(ids), len(ids)), False
+
+    def chooser(piece: Piece) -> Cells:
+        nonlocal enough
+        enough = bool(look(piece))
+        return piece.everything(MInference.block)
+
+    state.chooser = chooser
+    try:
+        with decoder.inferring():
+            for _ in walk(decoder, [(state, ids)], [False]):
+                if enough:
+                    break
+    finally:
+        state.release()

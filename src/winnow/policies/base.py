@@ -62,6 +62,9 @@ class ModelShape:
     rotations: tuple[str | None, ...]  # per layer: the kind of its rotation; equal where keys are rotated alike
     max_positions: int
     element_bytes: int
+    # The first layer whose attention finds what was said before, measured on its weights (`engine.depth`); None: not
+    # measured, or there is none.
+    finds: int | None = None
 
     @cached_property
     def contexts(self) -> tuple[LayerContext, ...]:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from winnow.devices import parse_device, parse_dtype
 from winnow.engine.background import Background
+from winnow.engine.depth import measure_depth
 from winnow.engine.engine import Engine, Limits
 from winnow.engine.grammar import Grammar, Grammars
 from winnow.engine.request import Completion, Request
@@ -377,6 +378,8 @@ class LLM:
     def _plan(self, plan: str | Plan | None) -> Plan:
         chosen = self.plan if plan is None else Plan.parse(plan)
         _check_plan(chosen, self.decoder.shape, self.trained)
+        if chosen.compute.goes_by_depth:
+            measure_depth(self.decoder)
         return chosen
 
     def _request(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request as HttpRequest
 
 from winnow.engine.background import Answers, Background
+from winnow.engine.depth import measure_depth
 from winnow.engine.request import Output, Request
 from winnow.errors import CapacityError, InputError
 from winnow.plan import Plan
@@ -42,6 +43,8 @@ class Service:
         self.created = int(time.time())
         self.plan = llm.prepare()
         self.plans = [llm.prepare(plan) for plan in settings.allow_plans]
+        if not self.plans:  # clients may ask for any, and no one's answer should wait for what some of them go by
+            measure_depth(llm.decoder)
         self.metrics = Metrics(self.costs)
         self.engine = llm.engine(
             max_step_tokens=settings.max_step_tokens,

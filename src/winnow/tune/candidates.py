@@ -4,11 +4,15 @@ import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+from winnow.engine.depth import measure_depth
 from winnow.errors import InputError, ModelError, PlanError
 from winnow.evaluation.evaluate import Case
 from winnow.plan import Plan
+from winnow.policies.base import ModelShape
+from winnow.policies.compute.schedule import first_place, pruning_layer
 from winnow.runtime.llm import LLM
 
 AGAIN = 8  # after so many other policies comes the next setting of one
@@ -27,12 +31,15 @@ class Share:
 
 @dataclass(frozen=True)
 class Depth:
-    """A layer, by the share of the layers that are below it."""
+    """A layer, by the share of the layers that are below it; higher where those do not find what was said before."""
 
-    of: float
+    of: Fraction
 
-    def layer(self, layers: int) -> int:
-        return max(1, round(self.of * layers))
+    def layer(self, shape: ModelShape) -> int:
+        return pruning_layer(shape, first_place(shape, self.of), shape.layers - 1)
+
+
+QUARTER = Depth(Fraction(1, 4))
 
 
 def _budgets(*shares: float, **others: Any) -> list[dict[str, Any]]:
@@ -46,10 +53,10 @@ UNASKED = {"chunk": 512, "local": None, "window": 32, "kernel": 5, "pooling": "a
 # at equal costs on a pre-trained model, on validation (docs/results/quality.md): time may not suffice for all.
 GRID: dict[str, list[dict[str, Any]]] = {
     "fastkv": [
-        {"keep": 0.6, "layer": Depth(1 / 4), "window": Share(1 / 8)},
+        {"keep": 0.6, "layer": QUARTER, "window": Share(1 / 8)},
         {"keep": 0.5},
         {},
-        {"keep": 0.4, "layer": Depth(1 / 4), "window": Share(1 / 8)},
+        {"keep": 0.4, "layer": QUARTER, "window": Share(1 / 8)},
     ],
     "sketch": _budgets(1 / 4, 1 / 8, 1 / 16),
     "quantized": [{"bits": 8}, {}, {"value_bits": 2, "group": 64, "value_group": 32, "residual": 0, "chunk": 256}],
@@ -110,12 +117,13 @@ class Found:
 def single_plans(llm: LLM, cases: Sequence[Case]) -> Found:
     """The plans of one policy. Policies that the model cannot run are skipped, with the first reason."""
     median = round(statistics.median(len(case.ids) for case in cases))
+    measure_depth(llm.decoder)
     places: dict[Plan, int] = {}
     reasons: dict[str, str] = {}
     for place, (name, settings) in enumerate(GRID.items()):
         for turn, parameters in enumerate(settings):
             try:
-                plan = Plan.parse(_spelt(name, parameters, median, llm.decoder.shape.layers))
+                plan = Plan.parse(_spelt(name, parameters, median, llm.decoder.shape))
                 _check(llm, plan, cases)
             except (PlanError, ModelError, InputError) as error:
                 reasons.setdefault(name, str(error))
@@ -150,11 +158,11 @@ def verb_of(plan: Plan) -> str:
     return next(verb for verb, policy in plan.policies.items() if not policy.identity)
 
 
-def _spelt(name: str, parameters: Mapping[str, Any], prompt: int, layers: int) -> str:
+def _spelt(name: str, parameters: Mapping[str, Any], prompt: int, shape: ModelShape) -> str:
     def settled(value: Any) -> Any:
         if isinstance(value, Share):
             return value.count(prompt)
-        return value.layer(layers) if isinstance(value, Depth) else value
+        return value.layer(shape) if isinstance(value, Depth) else value
 
     return f"{name}({', '.join(f'{key}={settled(value)!r}' for key, value in parameters.items())})"
 

@@ -86,6 +86,11 @@ class ComputePolicy(Policy):
 
     verb = "compute"
 
+    @property
+    def goes_by_depth(self) -> bool:
+        """Whether its layers depend on `ModelShape.finds`, which is measured before such a plan runs."""
+        return False
+
     def gates(self, shape: ModelShape) -> tuple[Gate, ...]:
         """The layers at whose entrance tokens may stop, ascending."""
         return ()

@@ -1,6 +1,7 @@
 """FastKV: from a layer on only the prompt tokens go on that are attended to most, for good."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar, Literal
 
 import torch
@@ -12,7 +13,7 @@ from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.nearby import POOLED, check_kernel, sides
-from winnow.policies.compute.schedule import RankLayers, pruning_layer, ranking, survivors
+from winnow.policies.compute.schedule import RankLayers, first_place, pruning_layer, ranking, survivors
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,10 @@ class FastKV(ComputePolicy):
     """Compute the whole prompt up to a layer; above it go on the tokens most attended to, and those of the last window.
 
     keep: share of the prompt tokens that go on, (0, 1]; rounded up, the window's among them.
-    layer: the first layer that does not see them all, 1 to the model's last; None: half of the layers, or next to that
-        one above a layer that sees the whole prompt. In fewer less is computed, where they find what a question asks
-        for: `winnow diagnose needles` measures it.
+    layer: the first layer that does not see them all, 1 to the model's last; None: half of the layers, or where it is
+        higher the layer above the first that finds what was said before (measured, see `winnow.engine.depth`), or next
+        to that one above a layer that sees the whole prompt. Lower, less is computed: `winnow diagnose needles` says
+        how low a question finds what it asks for.
     window: last prompt tokens, which always go on; at least one.
     kernel: tokens that votes are pooled over, an odd count. 1: none. before: how many of them share the vote of one
         that they stand before, at most half; the others stand behind it, as what is asked for follows the words that a
@@ -82,6 +84,10 @@ class FastKV(ComputePolicy):
             f"layer={self.layer} leaves none of the model's {shape.layers} layers to stop at; use layer=1 to {last}",
         )
 
+    @property
+    def goes_by_depth(self) -> bool:
+        return self.layer is None and self.keep < 1
+
     def gates(self, shape: ModelShape) -> tuple[Gate, ...]:
         if self.keep == 1:
             return ()
@@ -111,5 +117,5 @@ class FastKV(ComputePolicy):
         return torch.cat((chosen.sort().values, torch.arange(tokens - self.window, tokens, device=votes.device)))
 
     def _layer(self, shape: ModelShape) -> int:
-        last = shape.layers - 1
-        return pruning_layer(shape, shape.layers / 2, last) if self.layer is None else self.layer
+        place = first_place(shape, Fraction(1, 2))
+        return pruning_layer(shape, place, shape.layers - 1) if self.layer is None else self.layer

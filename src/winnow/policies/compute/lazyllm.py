@@ -32,8 +32,8 @@ class LazyLLM(ComputePolicy):
 
     layers: pruning layers, ascending, 1 to the model's last. On entering one, the tokens still active are ranked by the
         attention that is paid them below, as the mean over query heads. None: a quarter, half and three quarters into
-        the model. Whether the layers below the first find what a question asks for differs by model: `winnow diagnose
-        needles` measures it.
+        the model; where a quarter of the layers do not find what was said before, the first above one that does
+        (measured, see `winnow.engine.depth`), the others at thirds of the layers from there on.
     keep: share of the survivors that go on at each pruning layer, (0, 1]; one number serves all. None: as many as are
         0.45, 0.4 and 0.35 of the prompt.
     cumulative: instead of keep, the same as shares of the whole prompt, which may not grow.
@@ -201,6 +201,10 @@ class LazyLLM(ComputePolicy):
     def stops_in_decode(self) -> bool:
         """Whether tokens are left out of decode steps, where these choose."""
         return min(self._decode_ratios) < 1
+
+    @property
+    def goes_by_depth(self) -> bool:
+        return self.layers is None and self.prunes
 
     def gates(self, shape: ModelShape) -> tuple[Gate, ...]:
         """The pruning layers. In decode steps those at which nothing may stop or come back have no choice."""

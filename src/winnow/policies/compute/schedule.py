@@ -11,7 +11,6 @@ from winnow.policies.base import ModelShape
 # The paper gives no numbers. These shares are chosen on validation texts, of a pre-trained model and of the toy: with
 # 0.4, 0.2 and 0.1, which is 0.425 of the rows and near the speed-up of 2.34 that it reports, texts go on less as under
 # full attention (docs/results/quality.md).
-STAGES = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
 CUMULATIVE = (0.45, 0.4, 0.35)
 
 RankLayers = Literal["last", "all"]
@@ -32,12 +31,20 @@ def last_layer(shape: ModelShape) -> int:
 
 @functools.cache  # asked for at every choice of every step
 def preset_layers(shape: ModelShape, last: int, shift: int = 0) -> tuple[int, ...]:
-    """A quarter, half and three quarters into the model, `shift` layers earlier; last: see `pruning_layer`."""
-    wanted = [stage * shape.layers - shift for stage in STAGES] if last >= 1 else []
+    """The first at `first_place` of a quarter, the others thirds of what is left further up: a quarter, half and three
+    quarters into a model that finds early. All `shift` layers earlier; last: see `pruning_layer`."""
+    first = first_place(shape, Fraction(1, 4))
+    wanted = [first + (shape.layers - first) * Fraction(third, 3) - shift for third in range(3)] if last >= 1 else []
     return tuple(sorted({pruning_layer(shape, place, last) for place in wanted}))
 
 
-def pruning_layer(shape: ModelShape, place: float | Fraction, last: int) -> int:
+def first_place(shape: ModelShape, share: Fraction) -> Fraction:
+    """Where tokens stop first: at this share of the layers, or above the first that finds where that is higher. A layer
+    below ranks tokens by anything but what the end of the prompt asks for."""
+    return max(share * shape.layers, Fraction(0 if shape.finds is None else shape.finds + 1))
+
+
+def pruning_layer(shape: ModelShape, place: Fraction, last: int) -> int:
     """The layer next to `place`, the later of two as near, from 1 to `last`, above one that sees the whole prompt, if
     there is any: a sliding window ranks only what is in it."""
     allowed = range(1, last + 1)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar, Literal
 
 import torch
@@ -12,7 +13,7 @@ from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.nearby import POOLED, best_nearby, check_kernel
-from winnow.policies.compute.schedule import pruning_layer, rows_per_layer, survivors
+from winnow.policies.compute.schedule import first_place, pruning_layer, rows_per_layer, survivors
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class StaticPrune(ComputePolicy):
 
     keep: share of the prompt tokens before the last that go on, (0, 1]; rounded up, at least one.
     layers: how many of the first layers compute the whole prompt and rank it, 1 to one less than the model has. None: a
-        quarter of them, the last of which sees the whole prompt where any does. How many find what a question asks for
-        differs by model: `winnow diagnose needles` measures it.
+        quarter of them, or up to the first that finds what was said before where that is higher (measured, see
+        `winnow.engine.depth`); the last of them sees the whole prompt where any does.
     kernel: tokens that the ranking is pooled over, an odd count: a token has the rank of the best of itself and of its
         neighbours before the last token. 1: none. before: how many share the rank of one that they stand before, at
         most half; the others stand behind it, as what is asked for follows the words that a question finds.
@@ -74,6 +75,10 @@ class StaticPrune(ComputePolicy):
             f"layers={self.layers} leaves none of the model's {shape.layers} layers to prune; use layers=1 to {last}",
         )
 
+    @property
+    def goes_by_depth(self) -> bool:
+        return self.layers is None and self.keep < 1
+
     def gates(self, shape: ModelShape) -> tuple[Gate, ...]:
         """The layer after those that rank."""
         if self.keep == 1:
@@ -109,4 +114,5 @@ class StaticPrune(ComputePolicy):
         return max(0, min(n, deep.prompt - self.voters))
 
     def _layer(self, shape: ModelShape) -> int:
-        return pruning_layer(shape, shape.layers / 4, shape.layers - 1) if self.layers is None else self.layers
+        place = first_place(shape, Fraction(1, 4))
+        return pruning_layer(shape, place, shape.layers - 1) if self.layers is None else self.layers

@@ -80,6 +80,14 @@ class Piece:
                     sums[:, count - 1 - first - row :][:, :units] += weights[:, row]
         return columns.flatten(0, 1), far[..., :units].flip(-1).flatten(0, 1)
 
+    def attention(self, count: int) -> Tensor:
+        """How each of the last `count` rows attends to all units: [q_heads, rows, units] float32."""
+        logits = self.logits(self.queries[:, -count:])
+        if self.softcap is not None:
+            logits = self.softcap * (logits / self.softcap).tanh()
+        seen = torch.ones(logits.shape[1:], dtype=torch.bool, device=logits.device).tril(self.units - logits.shape[1])
+        return logits.masked_fill(~seen, float("-inf")).softmax(-1)
+
     def logits(self, queries: Tensor, keys: Tensor | None = None) -> Tensor:
         """[q_heads, rows, head_dim] by [kv_heads, units, head_dim] (None: all keys) -> [q_heads, rows, units] float32,
         the products as the model's dtype has them, scaled."""
