@@ -13,6 +13,9 @@ def test_figures_picture_and_bad_input(winnow, tmp_path):
     told = json.loads(out.read_text())
     assert (told["prompts"], told["ranks"], len(told["layers"])) == (2, {"voters": 8, "kernel": 5, "before": 7}, 8)
     assert ("is the first to find it" in result.out) == (told["first"] is not None)
+    assert told["finds"] == 1
+    assert [share > 0.5 for share in told["repeated"]] == [layer == 1 for layer in range(8)]
+    assert "By default they stop above layer 1 at the lowest" in " ".join(result.out.split())
     assert plot.read_bytes()[:4] == b"\x89PNG"
     for arguments, message in (
         (("-l", 600, "-l", 700), "takes one --length"),

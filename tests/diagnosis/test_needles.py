@@ -106,7 +106,7 @@ def test_layers_with_a_window_are_not_asked():
     [found] = search_needles(llm, [task("number")], 600, 1, ranks=Ranks(4, 3))
     assert [shares is None for shares in found.shares] == [window is not None for window in windows]
     assert any(windows)
-    summary = summarise_needles([found], Ranks(4, 3))
+    summary = summarise_needles([found], Ranks(4, 3), (None,) * len(windows))
     assert [layer is None for layer in summary.layers] == [window is not None for window in windows]
 
 
@@ -118,19 +118,21 @@ def test_the_first_layer_that_finds_it_and_the_vote_that_needs_least():
         needle((0.9, 0.9, 0.5, 0.5), (0.3, 0.05, 0.02, 0.1), (0.01,) * 4),
         needle((0.9,) * 4, (0.3, 0.2, 0.04, 0.1), (0.01,) * 4),
     ]
-    summary = summarise_needles(found, Ranks())
+    summary = summarise_needles(found, Ranks(), (None, 0.3, 0.9))
     assert summary.first == (1, "max")
     assert summary.layers[1]["max"].most == 0.04
     assert summary.layers[1]["mean"].median == pytest.approx(0.125)
-    assert summary.to_dict()["first"] == {"layer": 1, "votes": "max"}
+    told = summary.to_dict()
+    assert told["first"] == {"layer": 1, "votes": "max"}
+    assert (told["repeated"], told["finds"]) == ((None, 0.3, 0.9), 1)
     # Above the last layer there is nothing to stop at.
-    assert summarise_needles([needle((0.9,) * 4, (0.01,) * 4)], Ranks()).first is None
+    assert summarise_needles([needle((0.9,) * 4, (0.01,) * 4)], Ranks(), (0.1, 0.9)).first is None
 
 
 @pytest.mark.parametrize(("prompts", "enough"), [(1, 1), (9, 9), (10, 9), (11, 10), (20, 18), (24, 22), (40, 36)])
 def test_what_is_enough_in_nine_of_ten(prompts, enough):
     found = [Needle("t", 100, (dict.fromkeys(VOTES, place / 100),)) for place in range(1, prompts + 1)]
-    [layer] = summarise_needles(found, Ranks()).layers
+    [layer] = summarise_needles(found, Ranks(), [None]).layers
     assert layer["max"].most == enough / 100
 
 

@@ -59,21 +59,14 @@ def stock(model, ids):
     return found
 
 
-def seen(llm, monkeypatch):
-    """What is measured of every layer, none left out."""
-    found, measured = [], depth._looked_back
-    monkeypatch.setattr(depth, "_looked_back", lambda piece: found.append(measured(piece)) or 0.0)
-    depth.measure_depth(llm.decoder)
-    return found
-
-
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3"])
-def test_what_is_measured_equals_the_stock_models_maps(family, monkeypatch):
+def test_what_is_measured_equals_the_stock_models_maps(family):
     llm = LLM(small_model(family))
     ids = depth._repeating(llm.decoder.shape.vocab, llm.decoder.config.bos_token_id)
-    full = [layer for layer, window in enumerate(llm.decoder.shape.windows) if window is None]
-    expected = stock(llm.model, ids)
-    assert seen(llm, monkeypatch) == pytest.approx([expected[layer] for layer in full], abs=1e-5)
+    told, windows = depth.attention_back(llm.decoder), llm.decoder.shape.windows
+    assert [share is None for share in told] == [window is not None for window in windows]
+    for share, expected in zip(told, stock(llm.model, ids), strict=True):
+        assert share is None or share == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_repetition_is_of_what_came_first():
@@ -89,9 +82,9 @@ def test_the_repetition_is_of_what_came_first():
 def test_the_toy_finds_in_its_second_layer_by_the_stock_models_maps(needle):
     llm = LLM(needle)
     paid = stock(needle, depth._repeating(llm.decoder.shape.vocab, needle.config.bos_token_id))
+    assert [share >= depth.FINDS for share in paid] == [layer == 1 for layer in range(8)]
     depth.measure_depth(llm.decoder)
-    assert llm.decoder.shape.finds == next(at for at, share in enumerate(paid) if share >= depth.FINDS) == 1
-    assert paid[0] < depth.FINDS / 4
+    assert llm.decoder.shape.finds == 1
 
 
 @pytest.mark.parametrize(
@@ -117,7 +110,10 @@ def test_a_default_equals_the_layers_it_stands_for(needle, text):
 
 
 def test_the_layers_above_it_are_not_computed(needle):
-    llm, layers = LLM(needle), []
+    llm, layers = LLM(sunk(needle, 2)), []
+    assert [share is None for share in depth.attention_back(llm.decoder, enough=depth.FINDS)] == [False] * 4 + [
+        True
+    ] * 6
 
     def look(piece):
         layers.append(piece.layer)
@@ -169,11 +165,9 @@ def test_a_model_that_finds_nowhere_goes_by_shares():
     assert layers_of("static_prune", llm) == [1]
 
 
-def test_the_last_layer_is_no_place_to_find(needle, monkeypatch):
-    llm = LLM(needle)
-    monkeypatch.setattr(depth, "_looked_back", lambda piece: float(piece.layer == llm.decoder.shape.layers - 1))
-    depth.measure_depth(llm.decoder)
-    assert llm.decoder.shape.finds is None
+def test_the_first_that_finds_is_not_the_last():
+    assert depth.first_that_finds([0.1, None, 0.3, 0.9]) == 2
+    assert depth.first_that_finds([0.1, None, 0.2, 0.9]) is None
 
 
 @pytest.mark.parametrize(("settings", "measured"), [({}, True), ({"allow_plans": ("snapkv",)}, False),

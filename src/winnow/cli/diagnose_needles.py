@@ -23,6 +23,7 @@ from winnow.diagnosis.needles import (
     search_needles,
     summarise_needles,
 )
+from winnow.engine.depth import attention_back
 from winnow.errors import InputError
 from winnow.evaluation.evaluate import environment
 
@@ -42,7 +43,7 @@ def needles(options: Options) -> int:
         for each in search_needles(llm, tasks, tokens, count, ranks=ranks, seed=options.seed, progress=meter.advance):
             done.append(each)
             meter.note(f"{len(done)} of {wanted} prompts")
-    found = summarise_needles(done, ranks) if done else None
+    found = summarise_needles(done, ranks, attention_back(llm.decoder)) if done else None
     figures = found.to_dict() if found else {}
     title = f"{options.model_name}, {len(done)} prompts of {tokens:,} tokens"
     shown = _view(found, title) if found else "no prompt was finished"
@@ -56,18 +57,23 @@ CAPTION = (
     "% of the prompt's tokens that have to go on by the attention in this layer for all tokens of the answer to be "
     f"among them: the median, and in {100 * MOST:g} % of the prompts; last: of the last token; mean, max: of the last "
     "{voters}, per query head their mean or the most that any of them pays; all: the best max of all layers so far; "
-    "pooled over {kernel} tokens, at most {before} before the one that is found"
+    "pooled over {kernel} tokens, at most {before} before the one that is found; repeated: % of the attention, of the "
+    "best head, that random tokens which come again pay to where they stood first"
 )
 
 
 def _view(found: Needles, title: str) -> RenderableType:
     table = new_table(title, CAPTION.format(**asdict(found.ranks)))
-    for heading in ("layer", *(f"{vote}\n{name}" for vote in VOTES for name in ("median", f"{100 * MOST:g} %"))):
+    for heading in (
+        "layer",
+        *(f"{vote}\n{name}" for vote in VOTES for name in ("median", f"{100 * MOST:g} %")),
+        "repeated",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
-    for layer, shares in enumerate(found.layers):
+    for layer, (shares, paid) in enumerate(zip(found.layers, found.repeated, strict=True)):
         cells = ["-"] * 2 * len(VOTES) if shares is None else [_percent(s) for v in VOTES for s in _both(shares[v])]
-        table.add_row(str(layer), *cells)
-    return Group(table, "", advice(found))
+        table.add_row(str(layer), *cells, "-" if paid is None else _percent(paid))
+    return Group(table, "", advice(found), by_default(found))
 
 
 def advice(found: Needles) -> str:
@@ -85,6 +91,13 @@ def advice(found: Needles) -> str:
         f"0.4, layer={layer + 1}, window={voters}, kernel={found.ranks.kernel}, before={found.ranks.before}, {how}"
         f"{alone}); for static_prune that is layers={layer + 1}, for lazyllm the first of its layers"
     )
+
+
+def by_default(found: Needles) -> str:
+    """Where gates stand that nobody has placed."""
+    if found.finds is None:
+        return "By default they stop at shares of the layers: no layer is known to find what is repeated."
+    return f"By default they stop above layer {found.finds} at the lowest, the first that finds what is repeated."
 
 
 def _both(share: Share) -> tuple[float, float]:

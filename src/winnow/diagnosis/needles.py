@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from winnow.engine.depth import first_that_finds
 from winnow.engine.whole import look_at
 from winnow.errors import InputError
 from winnow.evaluation.evaluate import Case, Progress, cases, silent
@@ -60,11 +61,15 @@ class Share:
 
 @dataclass(frozen=True)
 class Needles:
-    """Of every layer, by vote, `all` being those so far; None where it has a window."""
+    """Of every layer, by vote, `all` being those so far; None where it has a window.
+
+    repeated: per layer, what `winnow.engine.depth.attention_back` tells, by which the defaults of policies go.
+    """
 
     prompts: int
     ranks: Ranks
     layers: tuple[dict[str, Share] | None, ...]
+    repeated: tuple[float | None, ...]
 
     @property
     def first(self) -> tuple[int, str] | None:
@@ -77,9 +82,15 @@ class Needles:
                     return layer, vote
         return None
 
+    @property
+    def finds(self) -> int | None:
+        """The first layer that finds what is repeated; None: there is none, or it is not known."""
+        return first_that_finds(self.repeated)
+
     def to_dict(self) -> dict[str, Any]:
         first = self.first
-        return {**asdict(self), "first": None if first is None else {"layer": first[0], "votes": first[1]}}
+        told = None if first is None else {"layer": first[0], "votes": first[1]}
+        return {**asdict(self), "first": told, "finds": self.finds}
 
 
 def search_needles(
@@ -129,13 +140,13 @@ def answer_tokens(tokenizer: PreTrainedTokenizerBase | None, case: Case) -> list
     return sorted(found)
 
 
-def summarise_needles(found: Sequence[Needle], ranks: Ranks) -> Needles:
-    """The figures of all prompts together, of which there is at least one."""
+def summarise_needles(found: Sequence[Needle], ranks: Ranks, repeated: Sequence[float | None]) -> Needles:
+    """The figures of all prompts together, of which there is at least one. repeated: as in `Needles`."""
     layers = []
     for of_layer in zip(*(each.shares for each in found), strict=True):
         told = [shares for shares in of_layer if shares is not None]
         layers.append({vote: _share([shares[vote] for shares in told]) for vote in VOTES} if told else None)
-    return Needles(len(found), ranks, tuple(layers))
+    return Needles(len(found), ranks, tuple(layers), tuple(repeated))
 
 
 def _share(values: list[float]) -> Share:

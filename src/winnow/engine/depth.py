@@ -5,6 +5,8 @@ Heads, arXiv:2209.11895, have it: a layer finds where one of its heads looks, in
 stood first. That takes no tokenizer and no text, and a pass through the layers up to the first that does.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -15,35 +17,43 @@ from winnow.runtime.decoder import Decoder
 
 TOKENS, AGAIN = 512, 64  # in all, and how many of them are the repetition
 NEAR = range(-4, 9)  # from where a token stood first: words run on, and heads look to what follows as much
-# Of the attention of the best head, as the mean over the repetition: two toys and a pre-trained model pay 0.39 or more
-# in the first layer that finds what questions ask for, and at most 0.1 in any below (docs/diagnose.md).
+# Of the attention that `attention_back` tells: two toys and a pre-trained model pay 0.48 or more in the first layer
+# that finds what questions ask for, and at most 0.1 in any below (docs/diagnose.md).
 FINDS = 0.25
 
 
 def measure_depth(decoder: Decoder) -> None:
     """Have `finds` in the decoder's shape, measured once for its weights as they are.
 
-    It stays None where the model has not `TOKENS` positions, where no layer but the last finds anything, and in a model
-    all of whose layers have windows.
+    It stays None where no layer but the last finds anything, and where none can be asked.
     """
     decoder.refresh()
     if "finds" not in decoder.derived:
-        decoder.derived["finds"] = _first_that_finds(decoder)
+        decoder.derived["finds"] = first_that_finds(attention_back(decoder, enough=FINDS))
     decoder.shape = replace(decoder.shape, finds=decoder.derived["finds"])
 
 
-def _first_that_finds(decoder: Decoder) -> int | None:
-    shape, found = decoder.shape, list[int]()
+def first_that_finds(paid: Sequence[float | None]) -> int | None:
+    """The lowest layer that pays `FINDS`; not the last one, since nothing can stop above it."""
+    return next((layer for layer, share in enumerate(paid[:-1]) if share is not None and share >= FINDS), None)
+
+
+def attention_back(decoder: Decoder, *, enough: float = math.inf) -> list[float | None]:
+    """Of every layer, how much attention a repetition pays to where it stood first: of the best head, its tokens' mean.
+
+    None: not asked, as layers with a window are not, nor any above the first that pays `enough`, nor any of a model
+    that has not `TOKENS` positions.
+    """
+    shape, paid = decoder.shape, list[float | None]([None] * decoder.shape.layers)
     if shape.max_positions < TOKENS or None not in shape.windows:
-        return None
+        return paid
 
     def look(piece: Piece) -> bool:
-        if _looked_back(piece) >= FINDS and piece.layer < shape.layers - 1:
-            found.append(piece.layer)
-        return bool(found)
+        paid[piece.layer] = share = _paid(piece)
+        return share >= enough
 
     look_at(decoder, _repeating(shape.vocab, getattr(decoder.config, "bos_token_id", None)), look)
-    return found[0] if found else None
+    return paid
 
 
 def _repeating(vocab: int, start: object) -> list[int]:
@@ -54,8 +64,7 @@ def _repeating(vocab: int, start: object) -> list[int]:
     return ids + ids[1 : 1 + AGAIN]
 
 
-def _looked_back(piece: Piece) -> float:
-    """How much attention the repetition pays to where it stood first, of the best head: the mean over its tokens."""
+def _paid(piece: Piece) -> float:
     units = torch.arange(piece.units, device=piece.keys.device)
     behind = units - 1 - units[:AGAIN, None]  # [rows, units], from where a row's token stood first
     near = (behind >= NEAR.start) & (behind < NEAR.stop)
