@@ -136,13 +136,19 @@ def needles(told: Record) -> str:
     for vote in told["layers"][0]:
         columns[f"{vote}, median, %"] = lambda row, vote=vote: f"{100 * row[vote]['median']:.1f}"
         columns[f"{vote}, in 90 %"] = lambda row, vote=vote: f"{100 * row[vote]['most']:.1f}"
-    rows = [{"layer": layer, **shares} for layer, shares in enumerate(told["layers"]) if shares is not None]
+    columns["repeated, %"] = lambda row: f"{100 * row['repeated']:.1f}"
+    rows = [
+        {"layer": layer, **shares, "repeated": told["repeated"][layer]}
+        for layer, shares in enumerate(told["layers"])
+        if shares is not None
+    ]
     first, ranks = told["first"], told["ranks"]
     found = "None is enough" if first is None else f"Layer {first['layer']} is the first, by `{first['votes']}`"
     return (
         f"{table(columns, rows)}\n\n{told['model']}, {told['prompts']} prompts of {told['length']:,} tokens, "
         f"{ranks['voters']} voters, pooled over {ranks['kernel']}, at most {ranks['before']} before what is found: "
-        f"% of the tokens. {found}."
+        f"% of the tokens. {found}. Repeated: % of the attention, of the best head, that random tokens which come "
+        f"again pay to where they stood first. Layer {told['finds']} is the first that finds these."
     )
 
 

@@ -329,6 +329,18 @@ def points_and_kl(told):
     return {a: row["difference"] for a, row in said.scores.items()}, {a: row["kl"] for a, row in said.windows.items()}
 
 
+def test_layers_that_find_what_is_asked_for_are_those_that_find_what_is_repeated():
+    told, other = read("needles-smollm2.json", "needles-other.json")
+    layers = list(zip(told["layers"], told["repeated"], strict=True))
+    enough = [layer for layer, (shares, _) in enumerate(layers) if shares["max"]["most"] <= 0.1]
+    assert [layer for layer, (_, paid) in enumerate(layers) if paid > 0.2] == sorted([*enough, 21])
+    assert layers[21][0]["max"]["most"] == pytest.approx(0.104, abs=5e-4)
+    for each in (told, other):
+        assert each["finds"] == each["first"]["layer"]
+        assert max(each["repeated"][: each["finds"]]) < 0.08
+        assert each["repeated"][each["finds"]] > 0.47
+
+
 def test_a_first_gate_at_a_share_of_the_layers_does_not_carry_over_and_one_that_is_measured_does():
     needle, other, found = read("quality-final-needle.json", "quality-final-other.json", "needles-other.json")
     ranking = ("lazyllm", "static_prune(keep=0.44)", "fastkv(keep=0.44, layer=2, window=1024)")

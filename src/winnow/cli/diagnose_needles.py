@@ -96,8 +96,8 @@ def advice(found: Needles) -> str:
 def by_default(found: Needles) -> str:
     """Where gates stand that nobody has placed."""
     if found.finds is None:
-        return "By default they stop at shares of the layers: no layer is known to find what is repeated."
-    return f"By default they stop above layer {found.finds} at the lowest, the first that finds what is repeated."
+        return "By default their gates stand at shares of the layers: no layer is known to find what is repeated."
+    return f"By default their gates stand above layer {found.finds} at the lowest, the first to find what is repeated."
 
 
 def _both(share: Share) -> tuple[float, float]:
