@@ -5,11 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from models import SMALL, small_model
-from tokenizers_for_tests import byte_tokenizer, spacing_tokenizer
+from tokenizers_for_tests import byte_tokenizer, fallback_tokenizer, spacing_tokenizer
 from winnow import LLM, SamplingParams
 from winnow.engine.text import TextStream
 from winnow.errors import CapacityError, InputError, ModelError, PlanError, UnsupportedModelError
@@ -179,10 +178,7 @@ def test_a_character_cut_short_is_shown_at_the_end_only():
 
 def test_a_byte_of_no_character_stops_no_stream():
     """Bytes as fallbacks: one that belongs to no character makes the decoder doubt those before it."""
-    words = {"<s>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}, "▁a": 257, "▁sea": 258}
-    backend = Tokenizer(models.BPE(vocab=words, merges=[], byte_fallback=True))
-    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    stream = TextStream(PreTrainedTokenizerFast(tokenizer_object=backend), ())
+    stream = TextStream(fallback_tokenizer(), ())
     ids = [257, *(byte + 1 for byte in "é".encode()), 0xFF + 1, 258, 257]
     pieces = [stream.push(token) for token in ids] + [stream.finish()]
     assert pieces[0] == " a"

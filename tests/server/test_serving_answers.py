@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from http_calls import ask
-from tokenizers_for_tests import spacing_tokenizer
+from tokenizers_for_tests import byte_tokenizer, fallback_tokenizer, spacing_tokenizer
 from winnow import Plan, SamplingParams
 from winnow.engine.bound import bound_bytes
 from winnow.engine.request import Completion, Output, Request
@@ -232,7 +232,16 @@ def test_probabilities_of_a_chat(app, llm):
         assert [each["logprob"] for each in row["top_logprobs"]] == sorted(found.values(), reverse=True)[:2]
         text = llm.tokenizer.decode([token])
         assert row["token"] == text
-        assert row["bytes"] == (None if "\ufffd" in text else list(text.encode()))
+        assert row["bytes"] == [token - 3]
+
+
+@pytest.mark.parametrize("tokenizer", [byte_tokenizer(merges=[("Ã", "©")]), fallback_tokenizer()])
+@pytest.mark.parametrize("text", ["é", "a duck 🦆", "\ufffd"])
+def test_bytes_of_tokens_make_up_the_text_though_a_character_is_cut(tokenizer, text):
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    rows = Spelling(tokenizer).spoken(tokens, [{token: -1.0} for token in tokens], 1)
+    assert bytes(byte for row in rows for byte in row["bytes"]).decode().strip() == text
+    assert [row["top_logprobs"][0]["bytes"] for row in rows] == [row["bytes"] for row in rows]
 
 
 def test_of_two_tokens_with_one_text_the_likelier_is_shown(llm):

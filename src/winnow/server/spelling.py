@@ -1,14 +1,17 @@
 """Tokens and their log-probabilities as text: in the form of completions, and in that of chats."""
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from winnow.engine.request import Likeliest
 from winnow.policies.prompt.spelling import UNDECODED
 
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 LEAST = -9999.0  # instead of -inf, which JSON does not have
 
 
@@ -42,9 +45,18 @@ class Spelling:
 
     def _one(self, token: int, logprob: float) -> dict[str, Any]:
         text = self.token(token)
-        # A part of a character has no text, and so no bytes of its own that a text would say.
-        raw = None if UNDECODED in text else list(text.encode())
-        return {"token": text, "logprob": _finite(logprob), "bytes": raw}
+        return {"token": text, "logprob": _finite(logprob), "bytes": self._bytes(token, text)}
+
+    def _bytes(self, token: int, text: str) -> list[int] | None:
+        """Those of its text; of a token that is a part of a character those of its piece, in either spelling of bytes;
+        None where that says none."""
+        if UNDECODED not in text:
+            return list(text.encode())
+        piece = str(self.tokenizer.convert_ids_to_tokens(token))
+        if one := BYTE.fullmatch(piece):
+            return [int(one[1], 16)]
+        letters = _letters()
+        return [letters[each] for each in piece] if letters.keys() >= set(piece) else None
 
     def _token(self, token: int) -> str:
         """Behind itself: alone, some decoders drop its space."""
@@ -52,6 +64,12 @@ class Spelling:
             str(self.tokenizer.decode([token] * times, clean_up_tokenization_spaces=False)) for times in (1, 2)
         )
         return twice[len(once) :]
+
+
+@functools.cache
+def _letters() -> dict[str, int]:
+    """Which byte each letter of the byte-level alphabet stands for."""
+    return {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 
 def _finite(logprob: float) -> float:
