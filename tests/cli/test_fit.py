@@ -56,6 +56,10 @@ def test_the_table_says_what_it_says(winnow: Call, tiny):
         assert words in made.out
     assert "all that this process has loaded" in made.out
     assert not made.err
+    told = "gates that no plan places stand at shares of the layers here, and may stand higher on the weights"
+    assert told not in " ".join(made.out.split())
+    made = winnow("fit", "--model", tiny, "--length", 2000, "-p", "fastkv", "--memory", 16)
+    assert told in " ".join(made.out.split())
 
 
 def test_memory_is_what_the_machine_has(winnow: Call, tiny, monkeypatch):

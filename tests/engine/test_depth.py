@@ -1,6 +1,8 @@
 """The first layer that finds what was said before: against the stock model's maps, and where it puts the gates."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +10,11 @@ from transformers import AutoModelForCausalLM
 
 from models import small_model
 from tokenizers_for_tests import byte_tokenizer
-from winnow import LLM
+from winnow import LLM, SamplingParams
 from winnow.engine import depth
+from winnow.errors import PlanError, WinnowError
 from winnow.plan import Plan
+from winnow.policies.compute.schedule import last_layer
 from winnow.runtime.loading import load
 from winnow.server.service import Service
 from winnow.server.settings import Settings
@@ -59,7 +63,7 @@ def stock(model, ids):
     return found
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3", "gpt_oss"])
 def test_what_is_measured_equals_the_stock_models_maps(family):
     llm = LLM(small_model(family))
     ids = depth._repeating(llm.decoder.shape.vocab, llm.decoder.config.bos_token_id)
@@ -76,7 +80,9 @@ def test_the_repetition_is_of_what_came_first():
     assert ids[448:] == ids[1:65]
     assert len(set(ids)) > 90
     assert max(ids) < 97
-    assert depth._repeating(97, None)[1:] == ids[1:]
+    for none in (None, [1], 97, -1):  # nothing that stands before a text
+        assert depth._repeating(97, none)[1:] == ids[1:]
+        assert 0 <= depth._repeating(97, none)[0] < 97
 
 
 def test_the_toy_finds_in_its_second_layer_by_the_stock_models_maps(needle):
@@ -134,6 +140,66 @@ def test_it_is_measured_once_and_anew_where_weights_have_changed(needle, monkeyp
     llm.prepare("lazyllm")
     assert len(looked) == 2
     assert llm.decoder.shape.finds != 1
+
+
+def test_several_threads_measure_once(needle, monkeypatch):
+    llm, looked = LLM(needle), []
+    look_at = depth.look_at
+    monkeypatch.setattr(depth, "look_at", lambda *given: looked.append(1) or look_at(*given))
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(lambda _: str(llm.prepare("lazyllm")) == "lazyllm", range(6)))
+    assert (len(looked), llm.decoder.shape.finds) == (1, 1)
+
+
+def test_what_runs_goes_by_the_weights_as_they_are_then(needle):
+    """Not by those of when it was checked; so what is retained of it can be gone on from."""
+    llm = LLM(sunk(needle, 3))
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    ids = list(range(3, 203))
+    with llm.engine(retain_bytes=2**26) as engine:
+        [checked] = llm.check([ids], params, plan="static_prune(voters=4)")
+        assert llm.decoder.shape.finds == 4
+        with torch.no_grad():
+            llm.model.model.layers[4].self_attn.q_proj.weight.zero_()
+        engine.enqueue(checked)
+        first = [output.completion for output in engine.run() if output.completion is not None]
+        assert llm.decoder.shape.finds != 4
+        [again] = llm.check([[*ids, 7]], params, plan="static_prune(voters=4)")
+        later = [output.completion for output in engine.follow(again) if output.completion is not None]
+    assert [each.finish_reason for each in (*first, *later)] == ["length"] * 2
+    assert later[0].stats.cached_tokens > 0
+
+
+def test_what_is_refused_anyway_is_refused_before_anything_is_measured(needle, monkeypatch):
+    monkeypatch.setattr(depth, "look_at", None)
+    llm = LLM(needle)
+    for prompt, plan, message in (
+        ([10**9], "lazyllm", "token 0 is 1000000000"), ([], "lazyllm", "is empty"),
+        ([5], "static_prune(layers=None) + lococo(budget=64)", "lococo"),
+        ([5], "fastkv(window=3) + snapkv(budget=300, window=200)", "snapkv"),
+    ):  # fmt: skip
+        with pytest.raises(WinnowError, match=message):
+            llm.check([prompt], plan=plan)
+
+
+def test_shares_for_three_gates_are_refused_where_there_is_room_for_fewer(needle):
+    shape = replace(LLM(needle).decoder.shape, finds=5)  # of eight layers
+    Plan.parse("lazyllm").validate(shape)
+    assert [gate.layer for gate in Plan.parse("lazyllm").compute.gates(shape)] == [6, 7]
+    with pytest.raises(
+        PlanError, match=r"first finds what was said before in layer 5 has 2 preset layers.*give layers"
+    ):
+        Plan.parse("lazyllm(cumulative=[0.4, 0.2, 0.1])").validate(shape)
+
+
+def test_tokens_are_not_parked_below_the_layer_that_finds(needle):
+    """Where parking pays only in layers that do not."""
+    shape = replace(LLM(needle).decoder.shape, finds=4, hidden=8 * 64, kv_heads=1, head_dim=64)
+    assert last_layer(shape) == 4
+    with pytest.raises(PlanError, match=r"in layer 4 has none above it to prune at.*revive='never'.*or give layers"):
+        Plan.parse("lazyllm").validate(shape)
+    Plan.parse("lazyllm(revive='never')").validate(shape)
+    Plan.parse("lazyllm").validate(replace(shape, finds=3))
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ NOTE = (
     "in all: with weights and libraries; units: the most held; beside: what the plan holds besides, at most; working: "
     "what a step takes and gives back, estimated from above; -: the model has no positions for the text"
 )
+GATES = "; gates that no plan places stand at shares of the layers here, and may stand higher on the weights"
 
 
 def fit(options: Fit) -> int:
@@ -77,8 +78,9 @@ def fit(options: Fit) -> int:
         "weights_bytes": model.weights, "packed_bytes": sum(model.packed.values()), "loading_bytes": model.loading,
     }  # fmt: skip
     left_out = f"; left out, since this model does not take them: {', '.join(refused)}" if refused else ""
+    unmeasured = GATES if any(plan.compute.goes_by_depth for plan in chosen) else ""
     title = f"{options.length:,} tokens, and {options.new:,} of an answer"
-    shown = table_of(rows, {"plan": lambda row: row.plan}, COLUMNS, title=title, note=NOTE + left_out)
+    shown = table_of(rows, {"plan": lambda row: row.plan}, COLUMNS, title=title, note=NOTE + unmeasured + left_out)
     figures = {"plans": [asdict(row) for row in rows]}
     return deliver(Record("fit", figures, Group(_machine(about), "", shown), about=about), options)
 

@@ -17,7 +17,7 @@ from winnow.runtime.decoder import Decoder
 
 TOKENS, AGAIN = 512, 64  # in all, and how many of them are the repetition
 NEAR = range(-4, 9)  # from where a token stood first: words run on, and heads look to what follows as much
-# Of the attention that `attention_back` tells: two toys and a pre-trained model pay 0.48 or more in the first layer
+# Of the attention that `attention_back` tells: two toys and a pre-trained model pay 0.47 or more in the first layer
 # that finds what questions ask for, and at most 0.1 in any below (docs/diagnose.md).
 FINDS = 0.25
 
@@ -28,9 +28,12 @@ def measure_depth(decoder: Decoder) -> None:
     It stays None where no layer but the last finds anything, and where none can be asked.
     """
     decoder.refresh()
-    if "finds" not in decoder.derived:
-        decoder.derived["finds"] = first_that_finds(attention_back(decoder, enough=FINDS))
-    decoder.shape = replace(decoder.shape, finds=decoder.derived["finds"])
+    known = decoder.derived  # of these weights, should they change meanwhile
+    if "finds" not in known:
+        with decoder.driving():  # of several threads the first measures, and the others wait for it
+            if "finds" not in known:
+                known["finds"] = first_that_finds(attention_back(decoder, enough=FINDS))
+    decoder.shape = replace(decoder.shape, finds=known["finds"])
 
 
 def first_that_finds(paid: Sequence[float | None]) -> int | None:
@@ -59,7 +62,7 @@ def attention_back(decoder: Decoder, *, enough: float = math.inf) -> list[float 
 def _repeating(vocab: int, start: object) -> list[int]:
     """`TOKENS` random tokens, the last `AGAIN` of which are those after the first; start: a model's before any text."""
     ids: list[int] = torch.randint(vocab, (TOKENS - AGAIN,), generator=torch.Generator().manual_seed(0)).tolist()
-    if isinstance(start, int):
+    if isinstance(start, int) and 0 <= start < vocab:
         ids[0] = start
     return ids + ids[1 : 1 + AGAIN]
 

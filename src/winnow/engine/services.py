@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from winnow.engine.depth import measure_depth
 from winnow.engine.whole import surprisals
 from winnow.errors import InputError
 from winnow.plan import Plan
@@ -91,6 +92,8 @@ def admit(
 
     prefix: what is there of them already, which the plan allows to go on from.
     """
+    if plan.compute.goes_by_depth:
+        measure_depth(decoder)  # weights may have changed since the plan was checked
     services = ModelServices(decoder, tokenizer, chunk)
     seen = plan.prompt.shorten(ids, services)
     kept, deep = [ids[i] for i in seen], plan.compute.full_depth(ids, services).among(seen)

@@ -222,7 +222,7 @@ class Block:
         [view] = views
         assert view.past == view.units - part.rows
         keys, values = view.lying
-        piece = Piece(self.layer, queries[0].transpose(0, 1), keys, rows.scale, rows.softcap)
+        piece = Piece(self.layer, queries[0].transpose(0, 1), keys, rows.scale, rows.softcap, rows.sinks)
         cells, stats = sequence.chooser(piece), sequence.stats
         stats.pairs_read += cells.pairs(piece.rows, piece.units)
         stats.pairs_full += piece.everything(cells.rows).pairs(piece.rows, piece.units)

@@ -1,6 +1,7 @@
 """The public face: a model, a plan, prompts in, completions out."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, Unpack
@@ -377,23 +378,25 @@ class LLM:
 
     def _plan(self, plan: str | Plan | None) -> Plan:
         chosen = self.plan if plan is None else Plan.parse(plan)
-        _check_plan(chosen, self.decoder.shape, self.trained)
-        if chosen.compute.goes_by_depth:
+        if chosen.compute.goes_by_depth:  # what no depth allows is refused before one is measured
+            _check_plan(chosen, replace(self.decoder.shape, finds=None), self.trained)
             measure_depth(self.decoder)
+        _check_plan(chosen, self.decoder.shape, self.trained)
         return chosen
 
     def _request(
         self, index: int, prompt: Prompt, params: Any, plan: str | Plan | None, truncate: Part | None
     ) -> Request:
         """Check everything before anything runs."""
-        params, chosen = _checked(params), self._plan(plan)
+        params = _checked(params)
         stop, grammar = self.check_sampling(params)
+        ids = self.token_ids(prompt, index)
+        chosen = self._plan(plan)
         if params.prompt_logprobs is not None and (shortcut := chosen.shortcut) is not None:
             raise PlanError(
                 f"prompt_logprobs needs every token of the prompt in all layers, and {shortcut.name} leaves some out; "
                 "use a plan without it"
             )
-        ids = self.token_ids(prompt, index)
         if truncate is not None and (room := self.room(params.max_tokens, chosen)) is not None and len(ids) > room:
             ids = cut(ids, room, truncate, start_of_text(ids, self.tokenizer)).ids
         chosen.prepare(self.services, ids, params.max_tokens)

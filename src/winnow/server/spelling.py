@@ -52,7 +52,11 @@ class Spelling:
         None where that says none."""
         if UNDECODED not in text:
             return list(text.encode())
-        piece = str(self.tokenizer.convert_ids_to_tokens(token))
+        piece: Any = self.tokenizer.convert_ids_to_tokens(token)
+        if isinstance(piece, bytes):  # as some slow tokenizers have them
+            return list(piece)
+        if UNDECODED in piece:  # a piece of text that has this letter
+            return list(text.encode())
         if one := BYTE.fullmatch(piece):
             return [int(one[1], 16)]
         letters = _letters()

@@ -161,10 +161,15 @@ class LazyLLM(ComputePolicy):
             )
         if self.layers is None:
             self.require(last >= 1, f"a model of {shape.layers} layers has no layer to prune at{self._why(shape)}")
-            stages = len(self._stages(shape)) if self.prunes else len(self._ratios)
+            if not self.prunes:
+                return
+            found = "" if shape.finds is None else f" that first finds what was said before in layer {shape.finds}"
+            model, stages = f"a model of {shape.layers} layers{found}", len(self._stages(shape))
+            above = shape.finds is None or shape.finds < last
+            self.require(above, f"{model} has none above it to prune at{self._why(shape)}; or give layers")
             self.require(
                 stages == len(self._ratios) or (isinstance(self.keep, float | None) and self.cumulative is None),
-                f"a model of {shape.layers} layers has {stages} preset layers to prune at; give layers with the shares",
+                f"{model} has {stages} preset layers to prune at; give layers with the shares",
             )
             return
         top = self.layers[-1]

@@ -20,7 +20,8 @@ class Piece:
     """Consecutive rows of a prompt in one layer, whose units are the last ones that the layer holds.
 
     queries: [q_heads, rows, head_dim], keys: [kv_heads, units, head_dim], as they attend. scale, softcap: of the
-    layer's logits. Units have places, in order of position; those of tokens that have been evicted have none.
+    layer's logits; sinks: [q_heads], a logit beside the units. Units have places, in order of position; those of tokens
+    that have been evicted have none.
     """
 
     layer: int
@@ -28,6 +29,7 @@ class Piece:
     keys: Tensor
     scale: float
     softcap: float | None = None
+    sinks: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -81,12 +83,17 @@ class Piece:
         return columns.flatten(0, 1), far[..., :units].flip(-1).flatten(0, 1)
 
     def attention(self, count: int) -> Tensor:
-        """How each of the last `count` rows attends to all units: [q_heads, rows, units] float32."""
+        """How each of the last `count` rows attends to all units: [q_heads, rows, units] float32; what goes to sinks is
+        missing from the sum of 1."""
         logits = self.logits(self.queries[:, -count:])
         if self.softcap is not None:
             logits = self.softcap * (logits / self.softcap).tanh()
         seen = torch.ones(logits.shape[1:], dtype=torch.bool, device=logits.device).tril(self.units - logits.shape[1])
-        return logits.masked_fill(~seen, float("-inf")).softmax(-1)
+        logits = logits.masked_fill(~seen, float("-inf"))
+        if self.sinks is None:
+            return logits.softmax(-1)
+        beside = self.sinks.float()[:, None, None].expand(-1, logits.shape[1], 1)
+        return torch.cat((logits, beside), -1).softmax(-1)[..., :-1]
 
     def logits(self, queries: Tensor, keys: Tensor | None = None) -> Tensor:
         """[q_heads, rows, head_dim] by [kv_heads, units, head_dim] (None: all keys) -> [q_heads, rows, units] float32,
