@@ -195,6 +195,14 @@ RESULTS_IN_ORDER = (
         "-m recipes/needle/run/model --plans recipes/quality/final-other.json -l 4096 -n 25 -w 4 -t passkey -t number "
         "-t kv -t multi_needle --threads 1 --out docs/results/quality-final-other.json",
     )),
+    Result("quality-depth-other", 7, quoted=("results/quality.md", "quality-depth-other.json")),
+    Result("quality-depth-five", 60, (
+        "python -m recipes.needle --corpus {corpus} --out recipes/needle/run/five --seed 11 --layers 5 --until 4096 "
+        "--processes 1 --step-tokens 4096",
+        "python -m benchmarks quality run {work}/depth-five.jsonl --split test --data {data} "
+        "-m recipes/needle/run/five/model --plans recipes/quality/depth-five.json -l 4096 -n 25 -w 4 -t passkey "
+        "-t number -t kv -t multi_needle --threads 1 --out docs/results/quality-depth-five.json",
+    )),
     Result("quality-survey", 20, quoted=("results/quality.md", "quality-survey.json")),
     Result("quality-claims", 150, _tested("claims", 2048, 2)),
     Result("quality-slowfast", 45, _tested("slowfast", 2048, 2, picture=False)),

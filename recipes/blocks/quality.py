@@ -282,6 +282,8 @@ SHOWN = {
         "final-later",
         "final-needle",
         "final-other",
+        "depth-other",
+        "depth-five",
         "slowfast-budget",
         "recent",
         "above",

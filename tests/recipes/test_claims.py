@@ -329,6 +329,35 @@ def points_and_kl(told):
     return {a: row["difference"] for a, row in said.scores.items()}, {a: row["kl"] for a, row in said.windows.items()}
 
 
+def test_measured_gates_carry_over_to_a_model_that_was_in_no_choice():
+    six, five, before = read("quality-depth-other.json", "quality-depth-five.json", "quality-final-other.json")
+    for told in (six, five):
+        lost, kl = points_and_kl(told)
+        scores = {row["arm"]: row for row in told["scores"] if row["task"] == ALL}
+        assert {row["questions"] for row in scores.values()} == {100}
+        for arm in ("lazyllm", "static_prune", "fastkv"):
+            assert abs(lost[arm]["mean"]) < 0.01
+            assert lost[arm]["low"] > -0.05
+        _, others = points_and_kl(before)
+        nearest = min(each["mean"] for arm, each in others.items() if arm != "full")
+        assert max(kl[arm]["mean"] for arm in ("lazyllm", "fastkv")) < nearest
+    lost, _ = points_and_kl(five)
+    rows = {row["arm"]: row["costs"]["rows"] for row in five["windows"] if row["domain"] == ALL}
+    for arm, by_share, same_rows, more in (
+        (
+            "lazyllm",
+            "lazyllm(layers=[1, 3, 4])",
+            "lazyllm(layers=[1, 3, 4], cumulative=[0.75, 0.7, 0.7])",
+            (0.79, 0.55),
+        ),
+        ("static_prune", "static_prune(layers=1)", "static_prune(keep=0.75, layers=1)", (0.8, 0.61)),
+    ):
+        assert lost[by_share]["mean"] < -0.5
+        assert -0.35 < lost[same_rows]["mean"] < -0.3
+        assert rows[same_rows] == pytest.approx(rows[arm], abs=0.01)
+        assert (round(rows[arm], 2), round(rows[by_share], 2)) == more
+
+
 def test_layers_that_find_what_is_asked_for_are_those_that_find_what_is_repeated():
     told, other = read("needles-smollm2.json", "needles-other.json")
     layers = list(zip(told["layers"], told["repeated"], strict=True))
