@@ -176,6 +176,7 @@ def test_what_is_refused_anyway_is_refused_before_anything_is_measured(needle, m
     for prompt, plan, message in (
         ([10**9], "lazyllm", "token 0 is 1000000000"), ([], "lazyllm", "is empty"),
         ([5], "static_prune(layers=None) + lococo(budget=64)", "lococo"),
+        ([5], "fastkv + locret(heads='nowhere')", "nowhere"), ([5] * 40_000, "lazyllm", "more than the model's"),
         ([5], "fastkv(window=3) + snapkv(budget=300, window=200)", "snapkv"),
     ):  # fmt: skip
         with pytest.raises(WinnowError, match=message):

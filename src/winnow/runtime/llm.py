@@ -210,7 +210,7 @@ class LLM:
 
     def room(self, new: int, plan: str | Plan | None = None) -> int | None:
         """The most tokens of a prompt that leave positions for `new` tokens under a plan; None: there is no limit."""
-        return self._plan(plan).room(self.decoder.shape, new)
+        return self._stated(plan).room(self.decoder.shape, new)
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None,
@@ -335,9 +335,9 @@ class LLM:
 
     def prepare(self, plan: str | Plan | None = None) -> Plan:
         """The plan, once it is known to run on this model: raises PlanError, InputError or ModelError otherwise."""
-        chosen = self._plan(plan)
+        chosen = self._stated(plan)
         chosen.prepare(self.services)
-        return chosen
+        return self._measured(chosen)
 
     @property
     def services(self) -> ModelServices:
@@ -377,30 +377,38 @@ class LLM:
                     on_finish(output.completion)
 
     def _plan(self, plan: str | Plan | None) -> Plan:
+        """A plan that can run on this model."""
+        return self._measured(self._stated(plan))
+
+    def _stated(self, plan: str | Plan | None) -> Plan:
+        """A plan that can run on a model of this shape, wherever it finds what was said before."""
         chosen = self.plan if plan is None else Plan.parse(plan)
-        if chosen.compute.goes_by_depth:  # what no depth allows is refused before one is measured
-            _check_plan(chosen, replace(self.decoder.shape, finds=None), self.trained)
+        _check_plan(chosen, replace(self.decoder.shape, finds=None), self.trained)
+        return chosen
+
+    def _measured(self, chosen: Plan) -> Plan:
+        """The plan, once what it goes by is known."""
+        if chosen.compute.goes_by_depth:
             measure_depth(self.decoder)
-        _check_plan(chosen, self.decoder.shape, self.trained)
+            _check_plan(chosen, self.decoder.shape, self.trained)
         return chosen
 
     def _request(
         self, index: int, prompt: Prompt, params: Any, plan: str | Plan | None, truncate: Part | None
     ) -> Request:
         """Check everything before anything runs."""
-        params = _checked(params)
+        params, chosen = _checked(params), self._stated(plan)
         stop, grammar = self.check_sampling(params)
-        ids = self.token_ids(prompt, index)
-        chosen = self._plan(plan)
         if params.prompt_logprobs is not None and (shortcut := chosen.shortcut) is not None:
             raise PlanError(
                 f"prompt_logprobs needs every token of the prompt in all layers, and {shortcut.name} leaves some out; "
                 "use a plan without it"
             )
+        ids = self.token_ids(prompt, index)
         if truncate is not None and (room := self.room(params.max_tokens, chosen)) is not None and len(ids) > room:
             ids = cut(ids, room, truncate, start_of_text(ids, self.tokenizer)).ids
         chosen.prepare(self.services, ids, params.max_tokens)
-        return Request(index, ids, params, chosen, stop, grammar)
+        return Request(index, ids, params, self._measured(chosen), stop, grammar)
 
     def check_sampling(self, params: SamplingParams) -> tuple[frozenset[int], Grammar | None]:
         """The stop tokens and the grammar by which any prompt is continued under these parameters.
