@@ -15,7 +15,9 @@ def test_figures_picture_and_bad_input(winnow, tmp_path):
     assert ("is the first to find it" in result.out) == (told["first"] is not None)
     assert told["finds"] == 1
     assert [share > 0.5 for share in told["repeated"]] == [layer == 1 for layer in range(8)]
-    assert "By default their gates stand above layer 1 at the lowest" in " ".join(result.out.split())
+    assert "By default the gates of lazyllm, static_prune and fastkv stand above layer 1 at the lowest" in " ".join(
+        result.out.split()
+    )
     assert plot.read_bytes()[:4] == b"\x89PNG"
     for arguments, message in (
         (("-l", 600, "-l", 700), "takes one --length"),

@@ -93,11 +93,14 @@ def advice(found: Needles) -> str:
     )
 
 
+GATES = "By default the gates of lazyllm, static_prune and fastkv"
+
+
 def by_default(found: Needles) -> str:
     """Where gates stand that nobody has placed."""
     if found.finds is None:
-        return "By default their gates stand at shares of the layers: no layer is known to find what is repeated."
-    return f"By default their gates stand above layer {found.finds} at the lowest, the first to find what is repeated."
+        return f"{GATES} stand at shares of the layers: no layer is known to find what is repeated."
+    return f"{GATES} stand above layer {found.finds} at the lowest, the first to find what is repeated."
 
 
 def _both(share: Share) -> tuple[float, float]:
