@@ -185,6 +185,14 @@ RESULTS_IN_ORDER = (
     )),
     Result("quality-final-8000", 130, _tested("final", 8000, 1, (13, 13), picture=False, of="-8000")),
     Result("quality-final-later", 60, _tested("final-later", 4096, 4, picture=False)),
+    Result("quality-screen", 290, _halves(
+        "screen", "validation", 4096,
+        {
+            "a": "-n 0 -w 2", "b": "-n 10 -w 0 -t niah_multikey -t banking77_options",
+            "c": "-n 4 -w 0 -t niah_single",
+        },
+        " --plot docs/results/quality-screen.png",
+    )),
     Result("quality-final-needle", 40, quoted=("results/quality.md", "quality-final-needle.json")),
     Result("quality-final-other", 110, (
         "python -m recipes.needle --corpus {corpus} --out recipes/needle/run --seed 7 --layers 6 --until 4096 "

@@ -280,6 +280,7 @@ SHOWN = {
         "final",
         "final-8000",
         "final-later",
+        "screen",
         "final-needle",
         "final-other",
         "depth-other",

@@ -329,6 +329,45 @@ def points_and_kl(told):
     return {a: row["difference"] for a, row in said.scores.items()}, {a: row["kl"] for a, row in said.windows.items()}
 
 
+def test_what_the_screen_tells_of_each_verb():
+    [told] = read("quality-screen.json")
+    lost, kl = points_and_kl(told)
+    named = {arm.split("(")[0] if " + " not in arm else arm: arm for arm in lost}
+    assert len(lost) == 42
+    lose = {name: -lost[arm]["mean"] for name, arm in named.items()}
+    authors = next(arm for arm in lost if "alpha_fair" in arm and " + " not in arm)
+    ours = next(arm for arm in lost if arm.startswith("slowfast") and arm != authors)
+    assert all(
+        lose[name] < 0.13
+        for name in ("lazyllm", "static_prune", "fastkv", "locret", "kvzip", "mapped", "quantized", "sketch")
+    )
+    assert all(lose[name] > 0.5 for name in ("random_drop", "prompt_compression", "speed", "pop", "swiftkv"))
+    evicts = (
+        "h2o",
+        "snapkv",
+        "sirllm",
+        "scissorhands",
+        "tova",
+        "knorm",
+        "keydiff",
+        "lagkv",
+        "expected_attention",
+        "random_heads",
+        "kvzap",
+        "duo",
+        "streaming",
+    )
+    assert min(lose[name] for name in evicts) == lose["keydiff"] > 0.3
+    assert lose["hf_quantized"] > 0.5
+    assert abs(lost[ours]["mean"]) < 0.1
+    assert all(lose[name] > 0.4 for name in ("quest", "tidal", "infllm", "sink_recent"))
+    assert lost[authors]["mean"] < -0.5
+    nearest = sorted(kl, key=lambda arm: kl[arm]["mean"])
+    assert {arm.split("(")[0] for arm in nearest[:4]} == {"full", "mapped", "minference", "flexprefill"}
+    assert {arm.split("(")[0] for arm in nearest[4:7]} == {"fastkv", "xattention", "sketch"}
+    assert all(abs(lost[arm]["mean"]) < 0.12 for arm in nearest[:4])
+
+
 def test_measured_gates_carry_over_to_a_model_that_was_in_no_choice():
     six, five, before = read("quality-depth-other.json", "quality-depth-five.json", "quality-final-other.json")
     for told in (six, five):
