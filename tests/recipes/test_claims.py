@@ -401,7 +401,7 @@ def test_layers_that_find_what_is_asked_for_are_those_that_find_what_is_repeated
     told, other = read("needles-smollm2.json", "needles-other.json")
     layers = list(zip(told["layers"], told["repeated"], strict=True))
     enough = [layer for layer, (shares, _) in enumerate(layers) if shares["max"]["most"] <= 0.1]
-    assert [layer for layer, (_, paid) in enumerate(layers) if paid > 0.2] == sorted([*enough, 21])
+    assert [layer for layer, (_, paid) in enumerate(layers) if round(paid, 3) >= 0.2] == sorted([*enough, 8, 21])
     assert layers[21][0]["max"]["most"] == pytest.approx(0.104, abs=5e-4)
     for each in (told, other):
         assert each["finds"] == each["first"]["layer"]

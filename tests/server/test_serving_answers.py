@@ -236,13 +236,11 @@ def test_probabilities_of_a_chat(app, llm):
 
 
 @pytest.mark.parametrize("tokenizer", [byte_tokenizer(merges=[("Ã", "©")]), fallback_tokenizer()])
-@pytest.mark.parametrize("text", ["é", " a duck 🦆", "\ufffd"])
+@pytest.mark.parametrize("text", ["é", "duck🦆", "\ufffd"])
 def test_bytes_of_tokens_make_up_the_text_though_a_character_is_cut(tokenizer, text):
-    tokens = tokenizer(text.replace(" ", "▁") if tokenizer.backend_tokenizer.pre_tokenizer is None else text,
-                       add_special_tokens=False)["input_ids"]  # fmt: skip
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     rows = Spelling(tokenizer).spoken(tokens, [{token: -1.0} for token in tokens], 1)
-    said = bytes(byte for row in rows for byte in row["bytes"]).decode()
-    assert said.replace("▁", " ") == text
+    assert bytes(byte for row in rows for byte in row["bytes"]).decode() == text
     assert [row["top_logprobs"][0]["bytes"] for row in rows] == [row["bytes"] for row in rows]
 
 

@@ -68,9 +68,7 @@ def _best(piece: Piece, tried: list[Pattern], first: int) -> list[tuple[Pattern,
         start, stop = cells[0].bounds(block, piece.rows)
         rows = slice(max(start, first) - start, None)
         causal = torch.ones(stop - start, stop, dtype=torch.bool, device=piece.keys.device).tril(start)
-        logits = piece.logits(piece.queries[:, start:stop], piece.keys[:, :stop])
-        if piece.softcap is not None:
-            logits = piece.softcap * (logits / piece.softcap).tanh()
+        logits = piece.capped(piece.logits(piece.queries[:, start:stop], piece.keys[:, :stop]))
         weights = logits.masked_fill(~causal, float("-inf")).softmax(-1)[:, rows].sum(1)  # [q_heads, units]
         for at, each in enumerate(cells):
             held[at] += (weights * each.units(block, stop)).sum(-1).double().cpu()

@@ -17,8 +17,8 @@ from winnow.runtime.decoder import Decoder
 
 TOKENS, AGAIN = 512, 64  # in all, and how many of them are the repetition
 NEAR = range(-4, 9)  # from where a token stood first: words run on, and heads look to what follows as much
-# Of the attention that `attention_back` tells: two toys and a pre-trained model pay 0.47 or more in the first layer
-# that finds what questions ask for, and at most 0.1 in any below (docs/diagnose.md).
+# Of the attention that `attention_back` tells. In eight draws of tokens SmolLM2 paid 0.36 to 0.50 in the first layer
+# that finds what questions ask for, and at most 0.18 in any below; three toys 0.6 or more, and 0.03.
 FINDS = 0.25
 
 

@@ -1,7 +1,6 @@
 """Tokens and their log-probabilities as text: in the form of completions, and in that of chats."""
 
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +8,8 @@ from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from winnow.engine.request import Likeliest
-from winnow.policies.prompt.spelling import UNDECODED
+from winnow.policies.prompt.spelling import BYTE, UNDECODED
 
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 LEAST = -9999.0  # instead of -inf, which JSON does not have
 
 

@@ -12,7 +12,7 @@ from winnow.errors import InputError, ModelError, PlanError
 from winnow.evaluation.evaluate import Case
 from winnow.plan import Plan
 from winnow.policies.base import ModelShape
-from winnow.policies.compute.schedule import first_place, pruning_layer
+from winnow.policies.compute.schedule import first_layer
 from winnow.runtime.llm import LLM
 
 AGAIN = 8  # after so many other policies comes the next setting of one
@@ -36,7 +36,7 @@ class Depth:
     of: Fraction
 
     def layer(self, shape: ModelShape) -> int:
-        return pruning_layer(shape, first_place(shape, self.of), shape.layers - 1)
+        return first_layer(shape, self.of)
 
 
 QUARTER = Depth(Fraction(1, 4))

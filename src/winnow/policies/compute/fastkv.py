@@ -13,7 +13,7 @@ from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.nearby import POOLED, check_kernel, sides
-from winnow.policies.compute.schedule import RankLayers, first_place, pruning_layer, ranking, survivors
+from winnow.policies.compute.schedule import RankLayers, first_layer, ranking, survivors
 
 
 @dataclass(frozen=True)
@@ -117,5 +117,4 @@ class FastKV(ComputePolicy):
         return torch.cat((chosen.sort().values, torch.arange(tokens - self.window, tokens, device=votes.device)))
 
     def _layer(self, shape: ModelShape) -> int:
-        place = first_place(shape, Fraction(1, 2))
-        return pruning_layer(shape, place, shape.layers - 1) if self.layer is None else self.layer
+        return first_layer(shape, Fraction(1, 2)) if self.layer is None else self.layer

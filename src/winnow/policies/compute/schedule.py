@@ -44,6 +44,11 @@ def first_place(shape: ModelShape, share: Fraction) -> Fraction:
     return max(share * shape.layers, Fraction(0 if shape.finds is None else shape.finds + 1))
 
 
+def first_layer(shape: ModelShape, share: Fraction) -> int:
+    """The layer next to `first_place` at whose entrance tokens may stop."""
+    return pruning_layer(shape, first_place(shape, share), shape.layers - 1)
+
+
 def pruning_layer(shape: ModelShape, place: Fraction, last: int) -> int:
     """The layer next to `place`, the later of two as near, from 1 to `last`, above one that sees the whole prompt, if
     there is any: a sliding window ranks only what is in it."""

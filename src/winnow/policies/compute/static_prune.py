@@ -13,7 +13,7 @@ from winnow.policies.base import ModelShape
 from winnow.policies.compute.base import ComputePolicy, Deep, Entrance, LayerTokens
 from winnow.policies.compute.gates import Gate
 from winnow.policies.compute.nearby import POOLED, best_nearby, check_kernel
-from winnow.policies.compute.schedule import first_place, pruning_layer, rows_per_layer, survivors
+from winnow.policies.compute.schedule import first_layer, rows_per_layer, survivors
 
 
 @dataclass(frozen=True)
@@ -114,5 +114,4 @@ class StaticPrune(ComputePolicy):
         return max(0, min(n, deep.prompt - self.voters))
 
     def _layer(self, shape: ModelShape) -> int:
-        place = first_place(shape, Fraction(1, 4))
-        return pruning_layer(shape, place, shape.layers - 1) if self.layers is None else self.layers
+        return first_layer(shape, Fraction(1, 4)) if self.layers is None else self.layers

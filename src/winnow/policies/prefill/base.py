@@ -73,8 +73,7 @@ class Piece:
             last = queries[:, -count:]
             for first in range(0, count, TOGETHER):
                 weights = self.logits(last[:, first : first + TOGETHER], keys[None])
-                if self.softcap is not None:
-                    weights = self.softcap * (weights / self.softcap).tanh()
+                weights = self.capped(weights)
                 weights[..., -count:].masked_fill_(ahead[first : first + TOGETHER], float("-inf"))
                 weights = weights.softmax(-1)
                 column += weights.sum(1)
@@ -85,15 +84,17 @@ class Piece:
     def attention(self, count: int) -> Tensor:
         """How each of the last `count` rows attends to all units: [q_heads, rows, units] float32; what goes to sinks is
         missing from the sum of 1."""
-        logits = self.logits(self.queries[:, -count:])
-        if self.softcap is not None:
-            logits = self.softcap * (logits / self.softcap).tanh()
+        logits = self.capped(self.logits(self.queries[:, -count:]))
         seen = torch.ones(logits.shape[1:], dtype=torch.bool, device=logits.device).tril(self.units - logits.shape[1])
         logits = logits.masked_fill(~seen, float("-inf"))
         if self.sinks is None:
             return logits.softmax(-1)
         beside = self.sinks.float()[:, None, None].expand(-1, logits.shape[1], 1)
         return torch.cat((logits, beside), -1).softmax(-1)[..., :-1]
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """The layer's own, of those of `logits`."""
+        return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
 
     def logits(self, queries: Tensor, keys: Tensor | None = None) -> Tensor:
         """[q_heads, rows, head_dim] by [kv_heads, units, head_dim] (None: all keys) -> [q_heads, rows, units] float32,

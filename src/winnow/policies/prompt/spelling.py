@@ -1,5 +1,6 @@
 """Which characters of a text each token covers."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from winnow.errors import InputError
@@ -8,6 +9,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 UNDECODED = "�"  # what a decoder shows for bytes that are not yet a whole character
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a piece that is one, as SentencePiece spells it
 LONGEST = 8  # tokens that may share a character; bytes that are none after so many never will be
 
 Span = tuple[int, int]  # characters [start, stop) of a text; tokens that share a character have the same

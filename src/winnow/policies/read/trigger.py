@@ -6,13 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from winnow.policies.prompt.spelling import BYTE
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ENDERS = ".?!。？！"
 ENDS = re.compile(rf"[{ENDERS}]+\n*")
 LETTER_OR_DIGIT = re.compile(r"[A-Za-z0-9]")
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True)
