@@ -12,6 +12,7 @@ from . import (
     gguf,
     lazyllm,
     locret,
+    methods,
     needle,
     peers,
     prefill,
@@ -32,8 +33,8 @@ from .claims import speed as speed_claims
 from .tables import Block
 
 PAGES = (
-    demo, diagnose, engine, fidelity, fit, frontier, gguf, lazyllm, locret, needle, peers, prefill, presses, quality,
-    serving, slowfast, smollm2, speed, stores, times, lazyllm_claims, locret_claims, slowfast_claims, speed_claims,
-    pretrained,
+    demo, diagnose, engine, fidelity, fit, frontier, gguf, lazyllm, locret, methods, needle, peers, prefill, presses,
+    quality, serving, slowfast, smollm2, speed, stores, times, lazyllm_claims, locret_claims, slowfast_claims,
+    speed_claims, pretrained,
 )  # fmt: skip
 BLOCKS: dict[str, Block] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}

@@ -7,7 +7,7 @@ from operator import itemgetter
 from recipes.frontier.figures import held, most_bytes
 from recipes.slowfast.figures import difference, score, share
 
-from .tables import MEMORY, Block, Column, Columns, Record, most, of_memory, one, table, versions
+from .tables import MEMORY, Block, Column, Columns, Record, of_memory, one, table, versions
 
 JOINED = (  # the plan that saves all costs at once and keeps the score
     "speed(cutoff=2) + locret(budget=6656) + slowfast(budget=1024, interval=2, min_gap=2, memory=0.5)"
@@ -120,25 +120,7 @@ def summary(records: list[Record]) -> str:
     )
 
 
-def caption(records: list[Record]) -> str:
-    """What the README says below the picture."""
-    joined, alone, full = _joined(records)
-    single = {each["plan"].partition("(")[0] for each in records if " + " not in each["plan"]} - {"full"}
-    return (
-        f"*{len(single)} policies alone and plans of several on `needle` at {full['length']:,} tokens, over what each "
-        f"computes, holds and reads; most on {min(len(each['rows']) for each in records if each['rows'])} questions. "
-        f"Number {joined['number']} joins `speed`, `locret` and `slowfast`: {rows_share(joined):.0f} % of the rows, "
-        f"at most {most(memory_share(joined, full), 0)} % of the bytes, {units_share(joined):.0f} % of the units read, "
-        f"at a score of {score(joined):.1f} where full attention has {score(full):.1f}, on {len(joined['rows'])} "
-        f"questions that it was chosen on. `{ALONE}` alone, number {alone['number']}, holds "
-        f"{memory_share(alone, full):.0f} % and reads {units_share(alone):.0f} %; full attention has no adapter here "
-        "([tables](docs/results/frontier.md)). How close plans stay to full attention on books, essays, PEPs, "
-        "Wikipedia, meetings: [fidelity](docs/results/fidelity.md).*"
-    )
-
-
 BLOCKS = {
     "frontier": Block(markdown, ("frontier.json",)),
     "frontier-summary": Block(summary, ("frontier.json",)),
-    "frontier-caption": Block(caption, ("frontier.json",)),
 }

@@ -14,10 +14,8 @@ from .tables import (
     mib,
     milliseconds,
     number,
-    one,
     percent,
     scored,
-    span,
     table,
 )
 
@@ -115,29 +113,6 @@ def generation(document: Record) -> str:
     return table(GENERATION, document["records"])
 
 
-def caption(table1: Record, scores: Record) -> str:
-    """What the README says below the picture of a generation."""
-    named = {task for task, _ in full(scores)}
-    preset = [row for row in table1["summary"] if row["plan"] == "lazyllm" and row["task"] in named]
-    followed = one(table1["summary"], plan="lazyllm", task="variables")
-    of_full = followed["score"] / one(table1["summary"], plan="full", task="variables")["score"]
-    by_task = [one(scores["accuracy"], plan="lazyllm", task=task)["score"] / row["score"] for task, row in full(scores)]
-    return (
-        "*`winnow inspect` on a short text. With 0.4, 0.2 and 0.1 of the prompt, `lazyllm` computes "
-        f"{100 * preset[0]['rows_share']:.1f} % "
-        "of a long prompt's layer-token rows before the first token and brings others back, in red, when a later word "
-        f"needs them. On `needle` at {preset[0]['length']:,} tokens TTFT is "
-        f"{span((row['ttft_speedup'] for row in preset), '.1f')} times faster "
-        f"({preset[0]['examples']} questions a task), with "
-        f"{span((100 * share for share in by_task), '.0f')} % of full attention's score on pass keys, numbers, "
-        f"key-value pairs and several needles ({scores['accuracy'][0]['examples']} questions each in another run), and "
-        f"{followed['ttft_speedup']:.1f} times with {100 * of_full:.0f} % on variables ({followed['examples']}), where "
-        "a step revives all that it chooses, and ranks as the paper does (`cumulative=[0.4, 0.2, 0.1], kernel=1, "
-        "voters=1, rank_layers='last', sink=0, keep_decode=None, max_revive=None`; "
-        "[tables and plots](docs/results/lazyllm.md)).*"
-    )
-
-
 def full(scores: Record) -> list[tuple[str, Record]]:
     """Full attention's accuracy by task."""
     return [(row["task"], row) for row in scores["accuracy"] if row["plan"] == "full"]
@@ -171,5 +146,4 @@ BLOCKS = {
     "lazyllm-accuracy": Block(accuracy, ("lazyllm-accuracy.json",)),
     "lazyllm-generation": Block(generation, ("lazyllm-generation.json",)),
     "lazyllm-revive": Block(revive, tuple(f"lazyllm-revive-{kind}.json" for kind in TEXTS)),
-    "lazyllm-caption": Block(caption, ("lazyllm-table1.json", "lazyllm-accuracy.json")),
 }

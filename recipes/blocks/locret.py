@@ -121,29 +121,9 @@ def today(asked: Record, more: str = "") -> Record:
     return one(asked["scores"], arm=f"snapkv(budget={{1/16}}{more})", task="number")
 
 
-def caption(records: list[Record], memory: Record) -> str:
-    """What the README says below the picture."""
-    locret = one(records, name="locret", group="policies")
-    rest = one(records, name="snapkv", group="curve")
-    budgets = sorted(locret["length"] // share for share in locret["shares"])
-    mine = [row for row in memory["summary"] if row["bound_bytes"] is not None]
-    longest, shortest = (choose(mine, key=lambda row: row["length"]) for choose in (max, min))
-    return (
-        f"*`locret` on `needle`: of {locret['length']:,} tokens {', '.join(map(str, budgets[:-1]))} or {budgets[-1]} "
-        "stay in each head, chosen before the question is known. Sentences hidden in prose stay, in the wordings that "
-        "its heads were trained on; of a list of key-value pairs nothing tells which one will be asked for. The others "
-        f"have {rest['examples']} questions but at a sixteenth, and `snapkv` a window of 32 and a kernel of 5: "
-        "[wider ones find much more](docs/results/locret.md#snapkv). "
-        f"{longest['length']:,} tokens go through in {most_bytes(longest) / MIB:.1f} MiB, scores included, at "
-        f"{longest['tokens_per_s'] / shortest['tokens_per_s']:.2f} times the speed of {shortest['length']:,} "
-        "([tables](docs/results/locret.md)).*"
-    )
-
-
 BLOCKS = {
     "locret": Block(markdown, ("locret.json",)),
     "locret-snapkv": Block(wider, ("stores-budgets-needle.json",)),
     "locret-oracle": Block(oracle, ("locret-oracle.json",)),
     "locret-memory": Block(growth, ("locret-memory.json",)),
-    "locret-caption": Block(caption, ("locret.json", "locret-memory.json")),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recipes.slowfast.figures import difference, score, share
 
-from .tables import Block, Column, Columns, Record, one, span, table
+from .tables import Block, Column, Columns, Record, one, table
 
 TITLES = {
     "selectors, often": "Selectors, slow steps often",
@@ -128,41 +128,6 @@ def listing(records: list[Record], arm: str, task: str, length: int) -> tuple[Re
     return mine, one(records, arm="full", task=task, length=length)
 
 
-def caption(records: list[Record], runs: dict[str, Record]) -> str:
-    """What the README says below the picture."""
-    often, rarely = (
-        [compared(*listing(records, arm, task, 4096)) for task in (CODES, PAIRS)] for arm in (OFTEN, RARELY)
-    )
-    read = [
-        [
-            share([one(records, arm=arm, task=task, length=4096)], "units_read", ("units_full",))
-            for task in (CODES, PAIRS)
-        ]
-        for arm in (OFTEN, RARELY)
-    ]
-    timed, again = (
-        next(
-            row
-            for row in runs[name]["records"]
-            if row["plan"].startswith("slowfast") and (row["length"], row["batch"]) == (32768, 1)
-        )
-        for name in ("a", "c")
-    )
-    first, fewest = (len(one(records, arm=arm, task=CODES, length=4096)["rows"]) for arm in (OFTEN, RARELY))
-    return (
-        f"*`slowfast` on `needle`: listings of sixteen codes and of sixteen pairs, {fewest} prompts each ({first} for "
-        "the first score), fed token by token and scored by which of them were the likeliest, in brackets the "
-        "difference to full attention on the same prompts with its 95 % interval. "
-        "Before `far` and `half_life` came: with slow steps every four tokens, the selector `peaks` and "
-        f"`memory=0.5` it scores {often[0]} and {often[1]}, and reads {span(read[0], '.0f')} % of the cache; in the "
-        "paper's rhythm, with "
-        f"`peaks` and `memory=0.9`, {span(read[1], '.0f')} % of it, {rarely[0]} and {rarely[1]}. On Qwen3-0.6B's shape "
-        f"after {timed['length']:,} tokens a token takes {timed['ratio_to_full']:.2f} and {again['ratio_to_full']:.2f} "
-        f"of full attention's time in two runs, and in the first of them {timed['ratio_to_stock']:.3f} of stock "
-        "transformers' ([tables](docs/results/slowfast.md), [how to use it](docs/slowfast.md)).*"
-    )
-
-
 def lists(records: list[Record]) -> str:
     """What parts of `peaks` are worth on lists, slow steps rarely, of one length."""
     return _table(records, "ablations", records[0]["length"])
@@ -172,5 +137,4 @@ BLOCKS = {
     "slowfast-lists": Block(lists, ("slowfast-lists.json",)),
     "slowfast": Block(markdown, ("slowfast.json",)),
     "slowfast-decoding": Block(decoding, ("slowfast-decoding.json",)),
-    "slowfast-caption": Block(caption, ("slowfast.json", "slowfast-decoding.json")),
 }

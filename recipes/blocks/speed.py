@@ -140,19 +140,6 @@ def rate(document: Record) -> str:
     return table(columns, [{"cutoff": cutoff, "rate": medians[cutoff]} for cutoff in sorted(medians, reverse=True)])
 
 
-def caption(arms: list[Record], sweep: list[Record]) -> str:
-    """What the README says below the picture."""
-    full, two = (mean(one(arms, arm=arm), "score") for arm in ("LoRA, full depth", "LoRA, K = 2"))
-    steps = one(sweep, training="lora", anchors="bos", cutoff=2)["trained"]["result"]["steps"]
-    return (
-        f"*`speed` on `needle`, {LAYERS} layers, {sweep[0]['length']:,} tokens. As it is, the model keeps its score "
-        f"with its prompt in six of them; after {steps} steps of training on the wordings that are asked, two give "
-        f"{two:.1f} points, and all layers, trained alike, {full:.1f} (100 questions a task; the points of the picture "
-        "have 10). The bundled adapters `needle-speed-2` to `-7` are the blue line with the first token as "
-        "anchor ([tables and times](docs/results/speed.md)).*"
-    )
-
-
 BLOCKS = {
     "speed-sweep": Block(markdown, ("speed-sweep.json",)),
     "speed-sweep-training": Block(training, ("speed-sweep.json",)),
@@ -160,5 +147,4 @@ BLOCKS = {
     "speed-ablations": Block(ablations, ("speed-ablations.json",)),
     "speed-generation": Block(generation, ("speed-generation.json",)),
     "speed-training": Block(rate, ("speed-training.json",)),
-    "speed-caption": Block(caption, ("speed-accuracy.json", "speed-sweep.json")),
 }
