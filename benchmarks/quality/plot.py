@@ -24,7 +24,7 @@ NAMED = 36  # characters of an arm's name
 CHEAPER = 99.5  # %: an arm that takes more of a cost says nothing about it
 LINEAR = 0.01  # nats: a KL below is drawn to a linear scale
 TICKS = (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
-APART = 0.045  # of two names, of the height of a panel
+APART, WITHIN = 0.045, 0.012  # of two names, of the height of a panel; of two points that are seen as one
 MARKERS = {False: ("o", "solid", "the model as it is"), True: ("D", "dashed", "with an adapter")}  # by `Point.adapted`
 
 
@@ -71,7 +71,8 @@ def plot_quality(path: Path, scores: Sequence[ScoreRow], windows: Sequence[Windo
         panels[0].set_ylabel(line.label)
     for panels, line in zip(axes, lines, strict=True):  # once all limits are settled
         for axis, cost in zip(panels, PANELS, strict=True):
-            _name(axis, [each for _, best in _frontiers(line.points[cost], higher=line.higher) for each in best])
+            best = [each for _, best in _frontiers(line.points[cost], higher=line.higher) for each in best]
+            _name(axis, best, [each for each in line.points[cost] if each not in best])
     for axis, what in zip(axes[-1], PANELS.values(), strict=True):
         axis.set_xlabel(f"{what}, % of full attention's")
     shown = [point for line in lines for points in line.points.values() for point in points]
@@ -124,8 +125,9 @@ def _panel(axis: "Axes", points: Sequence[Point], *, higher: bool) -> None:
             on = point in best
             reach = [[max(0.0, point.lost.mean - point.lost.low)], [max(0.0, point.lost.high - point.lost.mean)]]
             axis.errorbar(
-                point.cost, point.lost.mean, reach, color=COLOURS[point.verb], marker=marker, ms=7 if on else 3,
-                elinewidth=1.2 if on else 0.5, alpha=1 if on else 0.4, zorder=3 if on else 2,
+                point.cost, point.lost.mean, reach, color=COLOURS[point.verb], marker=marker, ms=8 if on else 4,
+                mec="white", mew=0 if on else 0.5, elinewidth=1.2 if on else 0.5, alpha=1 if on else 0.6,
+                zorder=3 if on else 5,  # one that lies on the frontier's dots is seen as well
             )  # fmt: skip
         reached = [each.cost for each in best], [each.lost.mean for each in best]
         axis.step(*reached, where="post", color=GREY, lw=1, linestyle=line, zorder=1)
@@ -143,10 +145,13 @@ def _panel(axis: "Axes", points: Sequence[Point], *, higher: bool) -> None:
     plain(axis)
 
 
-def _name(axis: "Axes", points: Sequence[Point]) -> None:
-    """The names of points beside them, pushed apart where they would lie on each other."""
+def _name(axis: "Axes", best: Sequence[Point], others: Sequence[Point]) -> None:
+    """The names of the best, and of others that lie on one of these; pushed apart where they would meet."""
     to_panel = axis.transScale + axis.transLimits  # data -> share of the panel
-    places = [to_panel.transform((each.cost, each.lost.mean)) for each in points]
+    where = {each: to_panel.transform((each.cost, each.lost.mean)) for each in (*best, *others)}
+    hidden = [each for each in others if any(abs(where[each] - where[one]).max() < WITHIN for one in best)]
+    points = [*best, *hidden]
+    places = [where[each] for each in points]
     for index, height in spread([float(place[1]) for place in places], APART).items():
         point, left = points[index], float(places[index][0]) < 0.5
         name = _short(point.arm)

@@ -274,3 +274,17 @@ def test_arms_with_an_adapter_have_a_frontier_of_their_own(tmp_path, monkeypatch
     # Beaten by a cheaper one, it has a name where it is the best with an adapter.
     assert "quest" in {each.get_text() for each in drawn[1].axes[0].texts}
     assert "quest" not in {each.get_text() for each in drawn[0].axes[0].texts}
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.301, True), (0.5, False)])
+def test_an_arm_under_the_dot_of_a_better_one_has_a_name(share, named, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("benchmarks.quality.plot.save", lambda figure, path: drawn.append(figure))
+    arms = {"full": (0.0, 1.0), "mapped": (0.1, 0.3), "quest": (0.101, share), "pop": (0.4, 0.9)}
+    records = [window(arm, i, kl, share=share) for arm, (kl, share) in arms.items() for i in range(3)]
+    plot_quality(tmp_path / "x.png", [], window_rows(records), "title")
+    for axis in drawn[0].axes:
+        names = {each.get_text() for each in axis.texts}
+        assert ("quest" in names) is named
+        assert "mapped" in names
+        assert "pop" not in names
