@@ -183,13 +183,14 @@ RESULTS_IN_ORDER = (
         "--but-for recipes/quality/records/final-second-a.jsonl --but-for recipes/quality/records/final-second-b.jsonl "
         "--out docs/results/quality-final-unseen.json",
     )),
-    Result("quality-final-8000", 130, _tested("final", 8000, 1, (13, 13), picture=False, of="-8000")),
-    Result("quality-final-later", 60, _tested("final-later", 4096, 4, picture=False)),
-    Result("quality-screen", 290, _halves(
+    Result("quality-final-8000", 130, _tested("final-8000", 8000, 1, (13, 13), picture=False)),
+    Result("quality-final-locret", 40, _tested("final-locret", 4096, 4, picture=False)),
+    Result("quality-final-slowfast", 80, _tested("final-slowfast", 4096, 4, (100, 100), picture=False)),
+    Result("quality-screen", 540, _halves(
         "screen", "validation", 4096,
         {
-            "a": "-n 0 -w 2", "b": "-n 10 -w 0 -t niah_multikey -t banking77_options",
-            "c": "-n 4 -w 0 -t niah_single",
+            "a": "-n 0 -w 2", "b": "-n 20 -w 0 -t niah_multikey -t banking77_options",
+            "c": "-n 20 -w 0 -t niah_single",
         },
         " --plot docs/results/quality-screen.png",
     )),

@@ -291,6 +291,16 @@ def test_slowfast():
     assert all(lost[pretrained.AUTHORS, task]["high"] < -0.1 for task in NEEDLES)
 
 
+def test_full_attention_answers_as_many_as_is_said_by_other_machines():
+    told = read("quality-claims.json", "quality-slowfast.json", *pretrained.TRAINED[:1], *pretrained.TAUGHT[:1])
+    full = [row for each in told for row in each["scores"] if (row["arm"], row["task"]) == ("full", ALL)]
+    assert {row["questions"] for row in full} == {100}
+    scores = [round(100 * row["score"]) for row in full]
+    assert (min(scores), max(scores)) == (69, 74)
+    page = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
+    assert f"full attention answers {min(scores)} to {max(scores)} of them" in page
+
+
 def test_at_8000_tokens_what_holds_at_4096_holds():
     longer, told = read("quality-final-8000.json", "quality-final.json")
     scores = {row["arm"]: row for row in longer["scores"] if row["task"] == ALL}
@@ -315,11 +325,13 @@ def test_at_8000_tokens_what_holds_at_4096_holds():
     kl, was = (
         {row["arm"]: row["kl"]["mean"] for row in each["windows"] if row["domain"] == ALL} for each in (longer, told)
     )
-    assert all(kl[arm] < was[arm] for arm in kl if was[arm] > 0)
+    then = {arm: arm for arm in kl} | {newer: f"{newer[:-1]}, far=0.0, half_life=None)"}
+    assert all(kl[arm] < was[then[arm]] for arm in kl if was[then[arm]] > 0)
     books, earlier = (
         {row["arm"]: row["kl"]["mean"] for row in each["windows"] if row["domain"] == "books"}
         for each in (longer, told)
     )
+    earlier = {arm: earlier[then[arm]] for arm in books}
     assert sum(books[arm] > earlier[arm] for arm in books) > len(books) / 2
 
 
@@ -337,10 +349,13 @@ def test_what_the_screen_tells_of_each_verb():
     lose = {name: -lost[arm]["mean"] for name, arm in named.items()}
     authors = next(arm for arm in lost if "alpha_fair" in arm and " + " not in arm)
     ours = next(arm for arm in lost if arm.startswith("slowfast") and arm != authors)
-    assert all(
-        lose[name] < 0.13
-        for name in ("lazyllm", "static_prune", "fastkv", "locret", "kvzip", "mapped", "quantized", "sketch")
-    )
+    assert {row["questions"] for row in told["scores"] if row["task"] == ALL} == {60}
+    right = {(row["arm"].split("(")[0], row["task"]): row["score"] for row in told["scores"] if " + " not in row["arm"]}
+    for task in ("niah_single", "niah_multikey"):
+        assert right["locret", task] >= right["full", task]
+    assert right["locret", "banking77_options"] < right["full", "banking77_options"]
+    assert all(lose[name] <= 0 for name in ("lazyllm", "static_prune", "fastkv", "mapped", "sketch"))
+    assert all(0.05 < lose[name] < 0.15 for name in ("kvzip", "quantized"))
     assert all(lose[name] > 0.5 for name in ("random_drop", "prompt_compression", "speed", "pop", "swiftkv"))
     evicts = (
         "h2o",
@@ -359,13 +374,13 @@ def test_what_the_screen_tells_of_each_verb():
     )
     assert min(lose[name] for name in evicts) == lose["keydiff"] > 0.3
     assert lose["hf_quantized"] > 0.5
-    assert abs(lost[ours]["mean"]) < 0.1
-    assert all(lose[name] > 0.4 for name in ("quest", "tidal", "infllm", "sink_recent"))
+    assert lost[ours]["mean"] >= 0
+    assert all(lose[name] > 0.3 for name in ("quest", "tidal", "infllm", "sink_recent"))
     assert lost[authors]["mean"] < -0.5
     nearest = sorted(kl, key=lambda arm: kl[arm]["mean"])
     assert {arm.split("(")[0] for arm in nearest[:4]} == {"full", "mapped", "minference", "flexprefill"}
     assert {arm.split("(")[0] for arm in nearest[4:7]} == {"fastkv", "xattention", "sketch"}
-    assert all(abs(lost[arm]["mean"]) < 0.12 for arm in nearest[:4])
+    assert all(lose[name] <= 0 for name in ("minference", "flexprefill", "xattention"))
 
 
 def test_measured_gates_carry_over_to_a_model_that_was_in_no_choice():
@@ -447,26 +462,35 @@ def test_a_first_gate_at_a_share_of_the_layers_does_not_carry_over_and_one_that_
     assert all(each[arm]["high"] < -0.1 for each in (before, lost) for arm in loses)
 
 
-def test_slow_fast_reading_as_it_is_now_answers_as_full_attention_does_and_trained_heads_keep_no_uuid():
-    [told] = read("quality-final-later.json")
+def test_slow_fast_reading_as_it_is_now_answers_nearly_as_many_as_full_attention():
+    now, final = read("quality-final-slowfast.json", "quality-final.json")
+    (lost, kl), (earlier, was) = points_and_kl(now), points_and_kl(final)
+    [slowfast] = [arm for arm in lost if arm.startswith("slowfast")]
+    before = f"{slowfast[:-1]}, far=0.0, half_life=None)"
+    assert lost[slowfast]["low"] > earlier[before]["high"]
+    right = {(row["arm"], row["task"]): row for row in now["scores"]}
+    assert right[slowfast, ALL]["questions"] == 400
+    assert [round(100 * right[arm, ALL]["score"]) for arm in (slowfast, "full")] == [72, 75]
+    assert [100 * right[arm, "niah_uuids"]["score"] for arm in (slowfast, "full")] == [75, 82]
+    assert all(row["difference"]["high"] > 0 for (arm, _), row in right.items() if arm == slowfast)
+    assert lost[slowfast]["high"] < 0.01
+    windows = {row["arm"]: row["costs"] for row in now["windows"] if row["domain"] == ALL}
+    assert windows[slowfast]["units"] <= 0.125
+    assert abs(kl[slowfast]["mean"] - was[before]["mean"]) < 0.02 < 0.05 < kl[slowfast]["low"]
+
+
+def test_trained_heads_keep_no_uuid_at_a_quarter_of_the_bytes():
+    [told] = read("quality-final-locret.json")
     lost, kl = points_and_kl(told)
     right = {(row["arm"].partition("(")[0], row["task"]): row["score"] for row in told["scores"]}
-    [slowfast], [locret] = ([arm for arm in lost if arm.startswith(name)] for name in ("slowfast", "locret"))
-    assert lost[slowfast]["low"] < 0 < lost[slowfast]["high"]
-    assert abs(lost[slowfast]["mean"]) < 0.02
-    assert [25 * right[arm, "niah_uuids"] for arm in ("slowfast", "full")] == [17, 19]
+    [locret] = [arm for arm in lost if arm.startswith("locret")]
     windows = {row["arm"]: row["costs"] for row in told["windows"] if row["domain"] == ALL}
-    assert windows[slowfast]["units"] <= 0.125
     assert windows[locret]["bytes"] <= 0.25
     assert kl[locret]["low"] < 0.1 < kl[locret]["high"]
     assert right["locret", "niah_single"] == right["full", "niah_single"]
     assert right["locret", "niah_uuids"] == 0
     assert 0.45 < right["locret", "niah_multikey"] / right["full", "niah_multikey"] < 0.6
     assert right["locret", "banking77_options"] < right["full", "banking77_options"] - 0.2
-    [was] = [
-        row["kl"] for row in read("quality-final.json")[0]["windows"] if (row["arm"], row["domain"]) == (slowfast, ALL)
-    ]
-    assert abs(kl[slowfast]["mean"] - was["mean"]) < 0.02 < 0.05 < kl[slowfast]["low"]
 
 
 def test_above_a_cutoff_what_matters_is_worth_more_than_the_end_and_costs_less_than_all():
