@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .claims.pretrained import PAPERS, SHARES
+from .claims.pretrained import RANKED
 from .quality import by_arm, points
 from .smollm2 import CONTROL, WITH_END_TRAINED
 from .tables import Block, Column, Record, code, number, ranged, span, table
@@ -21,8 +21,6 @@ FILES = (
     "quality-final-unseen.json", "quality-taught-more-unseen.json", "quality-taught-more-compared.json",
     "quality-claims.json",
 )  # fmt: skip
-# What the papers have, where another setting is the default here: the first at its 2,048 tokens, beside `lazyllm`.
-RANKED = f"lazyllm({SHARES}, {PAPERS}, keep_decode=None, max_revive=None)"
 AUTHORS = f"{SLOWFAST[:-1]}, bootstrap=16, selector='alpha_fair', trigger_on='end')"
 BEFORE = f"{SLOWFAST[:-1]}, far=0.0, half_life=None)"
 

@@ -10,19 +10,16 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 methods = pytest.importorskip("recipes.blocks.methods")
 from recipes.blocks import quality  # noqa: E402
-
-
-def read(name):
-    return json.loads((ROOT / "docs" / "results" / name).read_text(encoding="utf-8"))
+from recipes.pages import document  # noqa: E402
 
 
 def overall(name):
-    return quality.by_arm(read(name)["scores"], "task")
+    return quality.by_arm(document(name)["scores"], "task")
 
 
 @pytest.fixture(scope="module")
 def shown():
-    return methods.methods(*map(read, methods.FILES))
+    return methods.methods(*map(document, methods.FILES))
 
 
 @pytest.mark.parametrize(("method", "page", "arm", "file"), methods.METHODS)
@@ -33,7 +30,7 @@ def test_every_row_has_a_hundred_questions_and_its_own_run(shown, method, page, 
     assert f"| {row['questions']} | {100 * row['score']:.0f} |" in line
     beside = "quality-taught-more-compared.json" if method == "SPEED" else file
     assert f"| {quality.points(overall(beside)[arm])} |" in line
-    assert read(beside)["against"] == (methods.CONTROL if method == "SPEED" else "full")
+    assert document(beside)["against"] == (methods.CONTROL if method == "SPEED" else "full")
 
 
 def test_what_the_papers_own_settings_lose_stands_below(shown):
@@ -62,7 +59,7 @@ def test_every_question_of_slow_fast_had_been_asked_as_it_was_before():
 
 
 def test_fastkv_is_nearest_in_text_and_the_other_two_lose_fewer_answers():
-    told = read(methods.FINAL)
+    told = document(methods.FINAL)
     lost, kl = quality.by_arm(told["scores"], "task"), quality.by_arm(told["windows"], "domain")
     chosen, *others = quality.CHOSEN["0.6 of the rows"], "lazyllm", "static_prune(keep=0.44, layers=8)"
     for other in others:
