@@ -1,9 +1,9 @@
 """A parameter that changes nothing where it is given is refused: every parameter of every policy is changed in turn.
 
-What these tests see is one small model and one text of two dozen prompt tokens and as many decode steps. A parameter
-passes if one of a few other values changes what comes out, what is counted or what is kept, or is refused. So they find
-what never matters under some settings, and not what matters less than it should; values that act on long texts only
-have to be made small by `trial`.
+What these tests see is one small model and texts of two dozen prompt tokens, or of a hundred, and two dozen decode
+steps. A parameter passes if one of a few other values changes what comes out, what is counted or what is kept, or is
+refused. So they find what never matters under some settings, and not what matters less than it should; values that act
+on longer texts only have to be made small by `trial`.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from winnow.parameters import Where, idle
 from winnow.policies.registry import POLICIES
 from winnow.runtime.heads import HeadsConfig, RetainingHeads
 
-PROMPT, STEPS = 24, 22
+PROMPT, LONGER, STEPS = 24, 100, 22
 NAMED = [name for name, policy in POLICIES.items() if dataclasses.fields(policy)]
 # Settings beside `trial` under which others may matter or not, where they are not found among the values of one field.
 MORE = {
@@ -118,10 +118,13 @@ def llm():
 
 
 @pytest.fixture(scope="module")
-def text(llm):
+def texts(llm):
+    """Prompts, each with the tokens that are decoded after it."""
     source = random.Random(3)
-    letters = "".join(source.choice("abcdefgh") + source.choice(["", "", ". ", "?", "!\n"]) for _ in range(60))
-    return llm.tokenizer(letters)["input_ids"][: PROMPT + STEPS]
+    letters = "".join(source.choice("abcdefgh") + source.choice(["", "", ". ", "?", "!\n"]) for _ in range(150))
+    ids = llm.tokenizer(letters)["input_ids"]
+    short, longer = ids[: PROMPT + STEPS], ids[-LONGER - STEPS :]
+    return [(each[:-STEPS], each[-STEPS:]) for each in (short, short[::-1], longer)]
 
 
 def settings(policy):
@@ -158,16 +161,16 @@ def others(policy, name, value):
     return [each for each in made if each != value]
 
 
-def outcome(llm, text, policy):
+def outcome(llm, prompt, fed, policy):
     """What comes of a policy: what is counted, and logits; or why it is refused."""
     plan = Plan(**{policy.verb: policy})
     try:
-        llm.check([text[:PROMPT]], plan=plan)
+        llm.check([prompt], plan=plan)
     except WinnowError as error:
         return str(error)
-    state, prompt = admit(llm.decoder, llm.tokenizer, plan, text[:PROMPT], STEPS, llm.prefill_chunk)
+    state, prompt = admit(llm.decoder, llm.tokenizer, plan, prompt, STEPS, llm.prefill_chunk)
     rows = [prefill(llm.decoder, state, prompt, llm.prefill_chunk)]
-    rows += [decode(llm.decoder, [(state, token)])[0] for token in text[PROMPT:]]
+    rows += [decode(llm.decoder, [(state, token)])[0] for token in fed]
     state.measure()
     stats = {name: value for name, value in state.stats.to_dict().items() if isinstance(value, int)}
     return stats, torch.stack(rows)
@@ -183,10 +186,10 @@ def same(one, other):
     ("name", "every"),
     [pytest.param(name, every, marks=pytest.mark.full if every else ()) for name in NAMED for every in (False, True)],
 )
-def test_every_parameter_changes_something_or_is_refused(name, every, llm, text):
+def test_every_parameter_changes_something_or_is_refused(name, every, llm, texts):
     """Every parameter under every setting; not every: as few of these pairs as have all parameters and settings. What
-    changes nothing of a text may do so by chance, so another one is asked."""
-    policy, found, idle_ones, bases, texts = POLICIES[name], {}, [], {}, (text, text[::-1])
+    changes nothing of a text may do so by chance, or since it is short, so others are asked."""
+    policy, found, idle_ones, bases = POLICIES[name], {}, [], {}
 
     def run(values, at=0):
         try:
@@ -194,7 +197,7 @@ def test_every_parameter_changes_something_or_is_refused(name, every, llm, text)
         except PlanError as error:
             return str(error)
         if (made, at) not in found:
-            found[made, at] = outcome(llm, texts[at], made)
+            found[made, at] = outcome(llm, *texts[at], made)
         return found[made, at]
 
     for values in settings(policy):
