@@ -222,6 +222,22 @@ def test_echo_with_probabilities_is_what_likelihoods_are_read_from(app, llm):
     assert found["text_offset"][:13] == list(range(13))
 
 
+@pytest.mark.parametrize("asked", [{}, {"logprobs": 1}, {"n": 2, "temperature": 1.0, "logprobs": 1}])
+def test_an_echo_with_nothing_new_is_the_prompt(app, asked):
+    body = {"prompt": ["A short text.", "Two"], "max_tokens": 0, "echo": True, "temperature": 0, **asked}
+    reply = ask(app, COMPLETIONS, body)
+    longer = whole(ask(app, COMPLETIONS, {**body, "max_tokens": 1}))
+    n, shown = asked.get("n", 1), whole(reply)
+    for index, choice in shown.items():
+        assert (choice["text"], choice["finish_reason"]) == (body["prompt"][index // n], "length")
+        before = longer[index]["logprobs"]
+        assert choice["logprobs"] == (before and {name: values[:-1] for name, values in before.items()})
+    streamed = ask(app, COMPLETIONS, {**body, "stream": True, "stream_options": {"include_usage": True}})
+    assert joined(streamed) == shown
+    for usage in (reply.json["usage"], streamed.events[-1]["usage"]):
+        assert (usage["completion_tokens"], usage["total_tokens"]) == (0, usage["prompt_tokens"])
+
+
 def test_probabilities_of_a_chat(app, llm):
     reply = ask(app, CHAT, {**TALK, "logit_bias": None, "logprobs": True, "top_logprobs": 2, "max_tokens": 3})
     [expected] = llm.chat(TALK["messages"], SamplingParams(max_tokens=3, ignore_eos=True, logprobs=2))

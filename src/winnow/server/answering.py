@@ -1,7 +1,9 @@
 """From requests to a response: all at once, or as events; whoever leaves takes nothing with them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -14,6 +16,7 @@ from winnow.server.errors import failed
 from winnow.server.events import DONE, LEFT, STREAM, event, unless_gone
 from winnow.server.fields import Asking, StreamOptions
 from winnow.server.going_on import Trace
+from winnow.server.prompts import asks_for_nothing_new
 from winnow.server.service import Service
 from winnow.server.usage import usage
 from winnow.server.views import Json, View
@@ -24,11 +27,26 @@ async def respond(
 ) -> Response:
     """Begin the requests of a view, and answer. Raises ApiError where they cannot begin, or have failed."""
     answers = service.begin(view.requests, list(type(body).model_fields), lines_up=lines_up)
+    outputs = service.outputs(answers, deadline)
+    if asks_for_nothing_new(body):
+        outputs = _untold(outputs)
     if body.stream:
         told = Told(service, view, body.stream_options or StreamOptions())
-        return EventStream(_events(service, answers, view, told, deadline), answers)
-    whole = await unless_gone(http.receive, _whole(service, answers, view, deadline))
+        return EventStream(_events(service, outputs, view, told), answers)
+    whole = await unless_gone(http.receive, _whole(service, answers, outputs, view))
     return LEFT if whole is None else JSONResponse(whole)
+
+
+async def _untold(outputs: AsyncGenerator[Output, None]) -> AsyncGenerator[Output, None]:
+    """The same, but for new tokens."""
+    nothing: dict[str, Any] = {"token_ids": [], "text": "", "logprobs": []}
+    async with aclosing(outputs):
+        async for output in outputs:
+            ended = output.completion
+            if ended is not None:
+                reason = "length" if ended.finish_reason == "stop" else ended.finish_reason
+                ended = replace(ended, **nothing, finish_reason=reason)
+            yield replace(output, **nothing, completion=ended)
 
 
 class EventStream(StreamingResponse):
@@ -45,9 +63,9 @@ class EventStream(StreamingResponse):
             await unless_gone(receive, self.stream_response(send))
 
 
-async def _whole(service: Service, answers: Answers, view: View, deadline: Deadline) -> Json:
+async def _whole(service: Service, answers: Answers, outputs: AsyncGenerator[Output, None], view: View) -> Json:
     with answers:
-        async with aclosing(service.outputs(answers, deadline)) as outputs:
+        async with aclosing(outputs):
             found = [output.completion async for output in outputs if output.completion is not None]
     ended = sorted(found, key=lambda each: (each.prompt_index, each.sample_index))
     return view.whole(ended, usage(view.requests, ended, [service.costs(each.stats) for each in ended]))
@@ -91,14 +109,14 @@ class Told:
 
 
 async def _events(
-    service: Service, answers: Answers, view: View, told: Told, deadline: Deadline
+    service: Service, outputs: AsyncGenerator[Output, None], view: View, told: Told
 ) -> AsyncIterator[bytes]:
     """Chunks, and the end of the stream; of one that failed, the error and no end."""
     trace = Trace() if service.fronted else None
     try:
         for chunk in view.opening():
             yield event({**chunk, **told.beside()})
-        async with aclosing(service.outputs(answers, deadline)) as outputs:
+        async with aclosing(outputs):
             async for output in outputs:
                 told.note(output)
                 made = view.chunk(output)

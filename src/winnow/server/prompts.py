@@ -33,7 +33,13 @@ def completion_requests(service: Service, body: CompletionBody) -> list[Request]
     """What /v1/completions was asked, a request per prompt. Raises ApiError."""
     before = body.logprobs if body.echo else None
     with_ids = [_encoded(service.llm, prompt, index) for index, prompt in enumerate(body.prompt)]
-    return _requests(service, body, with_ids, body.max_tokens, body.logprobs, before)
+    wanted = 1 if asks_for_nothing_new(body) else body.max_tokens
+    return _requests(service, body, with_ids, wanted, body.logprobs, before)
+
+
+def asks_for_nothing_new(body: Asking) -> bool:
+    """Whether only the prompt is to be shown. It is run with one token, which nobody is told."""
+    return isinstance(body, CompletionBody) and body.echo and body.max_tokens == 0
 
 
 def echoes(service: Service, body: CompletionBody) -> list[Spelt] | None:
