@@ -1,12 +1,15 @@
 """What pictures of benchmarks share: colours, claims, and lines that are named where they end."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from winnow.cli.draw import APART, GREY, plain, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+LETTERS_PER_INCH = 10  # of the figure, of which the axes are a part
 
 
 def shades(count: int) -> list[Any]:
@@ -17,10 +20,11 @@ def shades(count: int) -> list[Any]:
 
 
 def claim_title(axis: "Axes", claim: str, below: str = "") -> None:
-    """What the picture says, in bold; `below`: what it shows."""
-    axis.set_title(f"{claim}\n" if below else claim, loc="left", fontweight="bold", fontsize=11)
-    if below:
-        axis.text(0, 1.02, below, transform=axis.transAxes, fontsize=9, color=GREY)
+    """What the picture says, in bold; `below`: what it shows, in as many lines as it needs."""
+    lines = wrap(below, round(LETTERS_PER_INCH * axis.figure.get_figwidth()))
+    axis.set_title(claim + "\n" * len(lines), loc="left", fontweight="bold", fontsize=11)
+    if lines:
+        axis.text(0, 1.02, "\n".join(lines), transform=axis.transAxes, fontsize=9, color=GREY)
 
 
 def label_ends(axis: "Axes", ends: Sequence[tuple[float, float, str, Any]], apart: float = APART) -> None:

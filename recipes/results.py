@@ -156,7 +156,7 @@ RESULTS_IN_ORDER = (
         "--plot docs/results/frontier.png",
     )),
     Result("fidelity", 10, (
-        "python -m benchmarks fidelity --data {data} --length 4096 --fed 128 --threads 2 "
+        "python -m benchmarks fidelity -m needle --data {data} --length 4096 --fed 128 --threads 2 "
         "--out docs/results/fidelity.json --plot docs/results/fidelity.png",
     )),
     Result("cpu-prefill", 6, quoted=("results/cpu-prefill.md", "cpu-prefill.json")),

@@ -67,10 +67,11 @@ def left(document: Record) -> str:
     """The units of a KV head that policies which evict leave to a decode step, in the mean over steps."""
     full = one(document["records"], plan="full", domain="books", index=0)["stats"]
     read_by_full = full["prompt_tokens"] + (full["slow_steps"] + 1) / 2
+    held = {row["plan"]: row["stats"]["cache_bytes"] for row in document["records"]}
     shares = {
         row["plan"]: row["units_share"]
         for row in document["summary"]
-        if row["domain"] == "all" and row["cache_share"] < 1
+        if row["domain"] == "all" and held[row["plan"]] < full["cache_bytes"]
     }
     streaming = next(plan for plan in shares if plan.startswith("streaming"))
     [others] = {round(read_by_full * share) for plan, share in shares.items() if plan != streaming}

@@ -19,7 +19,7 @@ TITLES = {
 GROWTH: Columns = {
     "plan": code("plan"),
     "tokens": lambda row: f"{row['length']:,}",
-    "prefill, s": lambda row: f"{row['prefill_s']:.2f}",
+    "TTFT, s": lambda row: f"{row['ttft_s']:.2f}",
     "tokens/s": lambda row: f"{row['tokens_per_s']:,.0f}",
     "a decode step, ms": lambda row: f"{1000 * row['step_s']:.1f}",
     "most units, MiB": mib("peak_cache_bytes"),

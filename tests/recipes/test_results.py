@@ -30,6 +30,28 @@ def test_the_index_names_every_page_and_no_other():
     assert made <= named
 
 
+# Where these are given no model, what they take depends on what is installed.
+TAKE_A_MODEL = re.compile(
+    r"(?:winnow (?:eval|diagnose|tune|compare|fit)"
+    r"|python -m benchmarks (?:sweep|depth|usage|sparsity|memory|fidelity|quality run))(?P<given> .*)"
+)
+
+
+def test_commands_name_the_model_that_their_figures_are_of():
+    pages = [page.read_text(encoding="utf-8") for page in results.RESULTS.glob("*.md")]
+    written = [line for page in pages for line in re.sub(r"\\\n *", "", page).splitlines()]
+    made = [line for result in results.RESULTS_IN_ORDER for line in result.lines()]
+    found = [match["given"] for line in {*written, *made} if (match := TAKE_A_MODEL.match(line))]
+    assert len(found) > 50
+    for given in found:
+        named = re.search(r" (?:-m|--model) (\S+)", given)
+        assert named, given
+        if out := re.search(r"--out docs/results/(\S+\.json)", given):
+            about = json.loads((results.RESULTS / out[1]).read_text(encoding="utf-8"))
+            if isinstance(about, dict) and about.get("model") in ("needle", "smollm2"):
+                assert named[1] == about["model"], given
+
+
 def test_a_page_that_no_longer_names_its_command_is_an_error():
     with pytest.raises(ValueError, match=r"has 0 commands that write nothing\.json"):
         results.quote("results/lazyllm.md", "nothing.json")
