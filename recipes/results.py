@@ -40,14 +40,14 @@ class Result:
 
 
 def quote(page: str, output: str) -> str:
-    """The command in a page under docs that writes docs/results/`output`."""
+    """The command in a page under docs that writes docs/results/`output`, with {data} for the page's DIR."""
     lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
     commands = [
         line for line in lines if line.startswith(("winnow ", "python -m ")) and f"--out docs/results/{output}" in line
     ]
     if len(commands) != 1:
         raise ValueError(f"docs/{page} has {len(commands)} commands that write {output}; it must have one")
-    return commands[0]
+    return commands[0].replace("{", "{{").replace("}", "}}").replace("--data DIR", "--data {data}")
 
 
 def _recipe(name: str, measure: str, output: str) -> tuple[str, ...]:
@@ -155,10 +155,7 @@ RESULTS_IN_ORDER = (
         "python -m recipes.frontier.report {work}/frontier --json docs/results/frontier.json "
         "--plot docs/results/frontier.png",
     )),
-    Result("fidelity", 10, (
-        "python -m benchmarks fidelity -m needle --data {data} --length 4096 --fed 128 --threads 2 "
-        "--out docs/results/fidelity.json --plot docs/results/fidelity.png",
-    )),
+    Result("fidelity", 10, quoted=("results/fidelity.md", "fidelity.json")),
     Result("cpu-prefill", 6, quoted=("results/cpu-prefill.md", "cpu-prefill.json")),
     Result("cpu-decode", 10, quoted=("results/cpu-decode.md", "cpu-decode.json")),
     Result("cpu-decode-streaming", 5, quoted=("results/cpu-decode-streaming.md", "cpu-decode-streaming.json")),

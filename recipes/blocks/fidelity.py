@@ -67,7 +67,8 @@ def left(document: Record) -> str:
     """The units of a KV head that policies which evict leave to a decode step, in the mean over steps."""
     full = one(document["records"], plan="full", domain="books", index=0)["stats"]
     read_by_full = full["prompt_tokens"] + (full["slow_steps"] + 1) / 2
-    held = {row["plan"]: row["stats"]["cache_bytes"] for row in document["records"]}
+    window = [row for row in document["records"] if (row["domain"], row["index"]) == ("books", 0)]
+    held = {row["plan"]: row["stats"]["cache_bytes"] for row in window}
     shares = {
         row["plan"]: row["units_share"]
         for row in document["summary"]

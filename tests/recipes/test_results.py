@@ -57,6 +57,14 @@ def test_a_page_that_no_longer_names_its_command_is_an_error():
         results.quote("results/lazyllm.md", "nothing.json")
 
 
+def test_a_command_of_a_page_is_given_the_users_data_and_keeps_its_braces():
+    for result in results.RESULTS_IN_ORDER:
+        if result.quoted is not None:
+            [line] = result.lines()
+            made = line.format(data="texts", corpus="corpus", work="work")
+            assert made.replace("--data texts", "--data DIR") in (ROOT / "docs" / result.quoted[0]).read_text("utf-8")
+
+
 def test_commands_run_once_and_a_failure_ends_the_run(monkeypatch, tmp_path):
     ran: list[list[str]] = []
 

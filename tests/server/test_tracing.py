@@ -58,6 +58,8 @@ def test_of_a_chat_and_of_a_sample_that_is_drawn(app, llm):
         ({**ASKED, "n": 2}, "n"),
         ({**ASKED, "prompt": ["a", "b"]}, "n"),
         ({**ASKED, "stream": True}, "stream"),
+        ({**ASKED, "max_tokens": 0}, "max_tokens"),
+        ({**ASKED, "max_tokens": 0, "echo": True}, "max_tokens"),
         ({**ASKED, "plan": "nosuch"}, "plan"),
     ],
 )

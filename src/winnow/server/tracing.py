@@ -15,6 +15,7 @@ from winnow.server.deadline import Deadline
 from winnow.server.errors import RETRY_S, ApiError
 from winnow.server.events import LEFT, unless_gone
 from winnow.server.fields import Asking
+from winnow.server.prompts import asks_for_nothing_new
 from winnow.server.service import Service
 
 
@@ -31,6 +32,8 @@ async def traced(
         raise ApiError(400, "a trace is of one answer; ask for one prompt and n=1", param="n")
     if body.stream:
         raise ApiError(400, "a trace comes as a whole; leave stream out", param="stream")
+    if asks_for_nothing_new(body):
+        raise ApiError(400, "a trace is of an answer; ask for max_tokens of at least 1", param="max_tokens")
     most, asked = service.settings.max_trace_tokens, requests[0].params.max_tokens
     said = any(getattr(body, name, None) is not None for name in ("max_tokens", "max_completion_tokens"))
     if said and asked > most:
